@@ -1,0 +1,1 @@
+"""Every side effect: admission, barrier, close and settle, decisions, audit, tool packs."""

@@ -1,0 +1,1 @@
+"""Data only: models and pure functions that every other package builds on."""

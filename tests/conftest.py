@@ -1,0 +1,67 @@
+"""Fixtures: real servers, started only by the tests that ask for them, one pair for the whole session.
+
+Under xdist each worker process has a pair of its own. Every test gets a fresh, migrated database.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING
+
+import pytest
+
+from worker.stack import LocalStack
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from temporalio.client import Client
+
+TEMPLATE = "migrated"
+
+
+@pytest.fixture(scope="session")
+def stack() -> Iterator[LocalStack]:
+    """A PostgreSQL and a Temporal server; fault tests may kill them, and start them again before they end."""
+    # fsync off: killed processes lose nothing by it, only a power cut would, and commits take a tenth of the time.
+    with LocalStack.temporary(fsync=False) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def empty_template(stack: LocalStack) -> str:
+    """The name of a database with the newest schema and no rows."""
+    from activities import migrate  # noqa: PLC0415 - pure tests must not pay for it
+
+    migrate.upgrade(stack.create_database(TEMPLATE))
+    return TEMPLATE
+
+
+@pytest.fixture
+def database_url(stack: LocalStack, empty_template: str) -> Iterator[str]:
+    """A fresh database with the newest schema, as its superuser."""
+    url = stack.create_database(template=empty_template)
+    yield url
+    stack.drop_database(url)
+
+
+@pytest.fixture
+def task_queue() -> str:
+    """A task queue that no other test uses."""
+    return f"test-{uuid.uuid4()}"
+
+
+@pytest.fixture
+async def temporal_client(stack: LocalStack) -> Client:
+    """A client that speaks pydantic, like all of ours."""
+    from temporalio.client import Client  # noqa: PLC0415 - as above
+    from temporalio.contrib.pydantic import pydantic_data_converter  # noqa: PLC0415 - as above
+
+    return await Client.connect(stack.temporal_address, data_converter=pydantic_data_converter)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark every test that asks for a server, however indirectly, so that `-m "not servers"` is instant."""
+    for item in items:
+        if "stack" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.servers)

@@ -1,0 +1,1 @@
+"""Processes: worker, command line, settings, telemetry and the local stack."""

@@ -1,0 +1,149 @@
+"""Settings: everything a process of Backstay is told from outside, in one frozen object.
+
+Values come, first wins, from arguments, from `BACKSTAY_*` variables (and plain `DATABASE_URL`), and from the local
+stack that `make up` started here. How to reach Temporal (address, namespace, TLS, API key) is Temporal's own matter:
+`TEMPORAL_*` variables and temporal.toml, read by `temporal_connection()`.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import AliasChoices, Field, ValidationError, field_validator
+from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
+
+if TYPE_CHECKING:
+    from temporalio.envconfig import ClientConnectConfig
+
+    from worker.stack.state import StackState
+
+PREFIX = "BACKSTAY_"
+Name = Annotated[str, Field(min_length=1, max_length=200)]
+Port = Annotated[int, Field(ge=1, le=65_535)]
+
+
+def _default_state_dir() -> Path:
+    from worker.stack.layout import default_state_dir  # noqa: PLC0415 - only when nobody set it
+
+    return default_state_dir()
+
+
+class SettingsError(ValueError):
+    """Something is missing or wrong in the settings; the text names the next step."""
+
+
+class Settings(BaseSettings):
+    """One process's settings. Identity (tenant to operator) is that of a single machine until requests carry it."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="ignore", populate_by_name=True)
+
+    database_url: str | None = Field(
+        default=None, validation_alias=AliasChoices("BACKSTAY_DATABASE_URL", "DATABASE_URL"), repr=False
+    )
+    task_queue: Name = "backstay"
+    tenant: Name = "demo-bank"
+    principal: Name = "demo-customer"
+    agent: Name = "demo-agent"
+    approver: Name = "demo-approver"
+    operator: Name = "demo-operator"
+    packs: Annotated[tuple[str, ...], NoDecode, Field(max_length=100)] = ()
+    """Modules with tools, besides those in activities/packs and the entry points; comma-separated in the variable."""
+    trace: bool = False
+    """One OpenTelemetry trace per intent; off costs nothing."""
+    workflow_task_timeout_seconds: Annotated[float, Field(ge=1, le=120)] = 5
+    """A killed worker's sagas go on after this time."""
+    sticky_timeout_seconds: Annotated[float, Field(ge=0.1, le=60)] = 2
+    """A waiting saga whose worker is gone is given to another one after this time."""
+    state_dir: Path = Field(default_factory=_default_state_dir)
+    """Where `make up` keeps data, logs and its state file."""
+    temporal_port: Port = 7233
+    """Of the Temporal server that `make up` starts."""
+    temporal_ui_port: Port = 8233
+
+    @field_validator("packs", mode="before")
+    @classmethod
+    def _split_packs(cls, value: object) -> object:
+        if isinstance(value, str):
+            return tuple(name.strip() for name in value.split(",") if name.strip())
+        return value
+
+    @field_validator("database_url")
+    @classmethod
+    def _refuse_other_databases(cls, value: str | None) -> str | None:
+        if value and not value.startswith(("postgresql://", "postgres://")):
+            scheme = value.partition("://")[0][:40]
+            raise ValueError(f"{scheme!r} is not PostgreSQL; use postgresql://user:password@host:5432/database.")
+        return value or None
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Read arguments, then variables; a stray .env file must not decide where money moves."""
+        del settings_cls, dotenv_settings, file_secret_settings
+        return init_settings, env_settings
+
+    @classmethod
+    def load(cls, **given: Any) -> Settings:  # noqa: ANN401 - any field
+        """Read the settings; arguments that are None count as not given.
+
+        Raises: SettingsError naming each wrong value and where it can be set.
+        """
+        try:
+            return cls(**{name: value for name, value in given.items() if value is not None})
+        except ValidationError as error:
+            raise SettingsError(_explain(error)) from error
+
+    @cached_property
+    def local_stack(self) -> StackState | None:
+        """What `make up` started in `state_dir`, if its database runs now."""
+        try:
+            from worker.stack.state import StackState  # noqa: PLC0415 - needs the extra `local`
+
+            state = StackState.load(self.state_dir)
+            return state if state is not None and state.is_running("postgres") else None
+        except ImportError:
+            return None
+
+    def require_database_url(self) -> str:
+        """The database's URL: as set, else that of the running local stack.
+
+        Raises: SettingsError if there is neither.
+        """
+        if self.database_url:
+            return self.database_url
+        if self.local_stack is not None:
+            return self.local_stack.database_url
+        raise SettingsError(
+            "No database: DATABASE_URL is not set and no local stack is running. Run `make up` to start one on this "
+            "machine, or set DATABASE_URL to a PostgreSQL, like postgresql://user:password@host:5432/backstay.",
+        )
+
+    def temporal_connection(self) -> ClientConnectConfig:
+        """What Client.connect() needs: from TEMPORAL_* and temporal.toml, else the local stack, else localhost:7233.
+
+        The local stack is meant only by who also takes its database: two halves of two systems are never joined.
+        """
+        from temporalio.envconfig import ClientConfig  # noqa: PLC0415 - 0.6 s that `--help` must not pay
+
+        connection = ClientConfig.load_client_connect_config()
+        if "target_host" not in connection:
+            local = None if self.database_url else self.local_stack
+            connection["target_host"] = local.temporal_address if local else "localhost:7233"
+        return connection
+
+
+def _explain(error: ValidationError) -> str:
+    lines: list[str] = []
+    for problem in error.errors(include_url=False, include_input=False):
+        name = str(problem["loc"][0]) if problem["loc"] else "settings"
+        field = name if name.isupper() else f"{PREFIX}{name.upper()}"
+        lines.append(f"{field}: {problem['msg']}")
+    return "Wrong settings. " + "; ".join(lines) + ". Correct the variable, or unset it for the default."

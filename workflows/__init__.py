@@ -1,0 +1,1 @@
+"""Deterministic orchestration: the pure reducer, the thin workflow driver, its messages."""
