@@ -56,12 +56,13 @@ clean: ## Stop the local stack and remove the environment, caches and local data
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
 
 lock: $(DEV_STAMP) ## Renew both lock files from pyproject.toml
+	@$(PIP_INSTALL) 'uv>=0.13'
 	$(BIN)/uv pip compile $(LOCK_FLAGS) --extra local --group build --output-file requirements.lock pyproject.toml
 	$(BIN)/uv pip compile $(LOCK_FLAGS) --extra local --group build --group dev --constraint requirements.lock \
 	  --output-file requirements-dev.lock pyproject.toml
 
 LOCK_FLAGS := --universal --python-version 3.11 --upgrade --no-emit-index-url --no-emit-find-links \
-  --no-annotate --custom-compile-command "make lock" --quiet
+  --no-annotate --generate-hashes --custom-compile-command "make lock" --quiet
 
 # `--without-pip` and the caller's pip save five seconds; where that pip is too old or absent, venv brings its own.
 $(VENV)/pyvenv.cfg:

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 LOCK_NAME = "backstay-migrations"
+VERSION_TABLE = "backstay_migration"
+VERSION_SCHEMA = "public"
 
 
 def upgrade(database_url: str) -> None:
@@ -21,7 +23,7 @@ def upgrade(database_url: str) -> None:
 
     The user of the URL must be allowed to create roles and tables. Each migration is one transaction.
     """
-    from alembic import command  # noqa: PLC0415 - heavy, and only needed here
+    from alembic import command  # noqa: PLC0415 - heavy, and rarely needed
 
     with _connection(database_url) as connection:
         # A lock of the session, so that it spans the migrations' transactions. It goes with the connection.
@@ -35,8 +37,9 @@ def pending(database_url: str) -> list[str]:
     from alembic.runtime.migration import MigrationContext  # noqa: PLC0415 - as above
     from alembic.script import ScriptDirectory  # noqa: PLC0415 - as above
 
+    options = {"version_table": VERSION_TABLE, "version_table_schema": VERSION_SCHEMA}
     with _connection(database_url) as connection:
-        heads = MigrationContext.configure(connection).get_current_heads()
+        heads = MigrationContext.configure(connection, opts=options).get_current_heads()
         scripts = ScriptDirectory.from_config(_config(connection))
         applied = {script.revision for head in heads for script in scripts.iterate_revisions(head, "base")}
         names = [f"{s.revision} {s.doc}" for s in scripts.walk_revisions() if s.revision not in applied]

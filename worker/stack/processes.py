@@ -123,7 +123,7 @@ def spawn(
     started the process ends, so it is only asked for from the main thread; the stack's keeper covers every other case.
     """
     bind = dies_with_parent is not None and _libc is not None and threading.current_thread() is threading.main_thread()
-    with log.open("ab") as output:
+    with open(log, "ab", opener=_open_private) as output:
         process = subprocess.Popen(  # noqa: S603 - the command is ours
             command,
             stdin=subprocess.DEVNULL,
@@ -135,11 +135,16 @@ def spawn(
             group=user_id and group_of(user_id),
             extra_groups=None if user_id is None else [],
             start_new_session=True,
+            umask=0o077,
             preexec_fn=_bind_to_parent(dies_with_parent) if bind and dies_with_parent else None,  # noqa: PLW1509
         )
     record = ProcessRecord.of(process.pid)
     process.returncode = 0  # it is waited for through its record; spares the "still running" warning
     return record
+
+
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags, mode=0o600)
 
 
 def _bind_to_parent(number: signal.Signals) -> Callable[[], None]:

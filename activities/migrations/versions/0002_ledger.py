@@ -1,0 +1,11 @@
+"""ledger"""  # noqa: D415 - a name, shown by `pending`
+
+from activities.migrate import run_sql_file
+
+revision = "0002"
+down_revision = "0001"
+
+
+def upgrade() -> None:
+    """Run the SQL file of this number. There is no way back: data is never dropped by a tool."""
+    run_sql_file("0002_ledger.sql")
