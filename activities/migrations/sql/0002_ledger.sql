@@ -1,0 +1,234 @@
+-- The ledger: customer accounts with stored balances, system accounts that are summed, one row per movement.
+-- A balance only ever changes together with the movement or hold that explains it, in one transaction; the rules
+-- below also hold against a wrong handler. Nothing here refers to the engine's tables by foreign key: what they
+-- share is the effect's serial number, `transaction_id`.
+
+create schema ledger authorization backstay_owner;
+grant usage on schema ledger to backstay_app, backstay_readonly;
+set local role backstay_owner;
+set local search_path to ledger;
+
+-- A... belongs to a customer and stores its balance. S... belongs to the tenant and stores none: it would be hot.
+create table accounts (
+    account_id      text primary key check (account_id ~ '^[AS][0-9]{8}$'),
+    tenant          text not null,
+    principal       text,
+    kind            text not null check (kind in ('CURRENT', 'SAVINGS', 'CASH', 'MERCHANT', 'FEES', 'SUSPENSE')),
+    state           text not null default 'ACTIVE' check (state in ('ACTIVE', 'FROZEN', 'CLOSED')),
+    currency        text not null check (currency in ('EUR', 'USD', 'GBP', 'CNY')),
+    balance_cents   bigint check (balance_cents between 0 and 9007199254740991),  -- 2^53 - 1: a JSON number keeps it
+    held_cents      bigint check (held_cents >= 0),
+    limit_cents     bigint check (limit_cents >= 0),    -- of a single hold or transfer; null: none
+    locked_by       bigint,                             -- transaction_id of the effect that made it FROZEN
+    opened_at       timestamptz not null default now(),
+    constraint accounts_available check (balance_cents - held_cents >= 0),
+    constraint accounts_closed_holds_nothing check (state <> 'CLOSED' or coalesce(held_cents, 0) = 0),
+    constraint accounts_customer_or_system check (
+        case when account_id like 'A%'
+            then principal is not null and balance_cents is not null and held_cents is not null
+                and kind in ('CURRENT', 'SAVINGS')
+            else principal is null and balance_cents is null and held_cents is null and limit_cents is null
+                and kind in ('CASH', 'MERCHANT', 'FEES', 'SUSPENSE')
+        end
+    )
+) with (fillfactor = 70);                               -- room for updates in place: balances are in no index
+create index accounts_principal on accounts (tenant, principal);
+
+create sequence hold_serial as bigint maxvalue 9999999999;
+create sequence capture_serial as bigint maxvalue 9999999999;
+create sequence movement_serial as bigint maxvalue 9999999999;
+
+-- Money that is set aside: captured once (the rest is released), released or expired. Never opened again.
+create table holds (
+    hold_id         text primary key default 'H' || to_char(nextval('ledger.hold_serial'), 'FM0000000000')
+        check (hold_id ~ '^H[0-9]{10}$'),
+    tenant          text not null,
+    account_id      text not null references accounts check (account_id like 'A%'),
+    amount_cents    bigint not null check (amount_cents > 0),
+    captured_cents  bigint not null default 0 check (captured_cents between 0 and amount_cents),
+    currency        text not null,
+    state           text not null default 'OPEN' check (state in ('OPEN', 'CAPTURED', 'RELEASED', 'EXPIRED')),
+    reason_code     text not null check (reason_code in ('PURCHASE', 'BOOKING', 'DEPOSIT', 'RISK_REVIEW')),
+    memo            text check (char_length(memo) <= 140),
+    opened_at       timestamptz not null default now(),
+    expires_at      timestamptz not null,
+    closed_at       timestamptz,
+    transaction_id  bigint not null unique,
+    step_key        text not null,
+    intent_id       text not null,
+    constraint holds_closed_at check ((closed_at is null) = (state = 'OPEN')),
+    constraint holds_captured_cents check ((captured_cents > 0) = (state = 'CAPTURED'))
+) with (fillfactor = 80);
+create index holds_account on holds (account_id, hold_id);
+create index holds_overdue on holds (expires_at) where state = 'OPEN';
+
+-- A hold that became a debit, and how much of it was given back.
+create table captures (
+    capture_id      text primary key default 'C' || to_char(nextval('ledger.capture_serial'), 'FM0000000000')
+        check (capture_id ~ '^C[0-9]{10}$'),
+    tenant          text not null,
+    hold_id         text not null unique references holds,
+    account_id      text not null check (account_id like 'A%'),
+    credit_account  text not null check (credit_account <> account_id),
+    amount_cents    bigint not null check (amount_cents > 0),
+    refunded_cents  bigint not null default 0 check (refunded_cents between 0 and amount_cents),
+    currency        text not null,
+    state           text not null generated always as (
+        case refunded_cents when 0 then 'CAPTURED' when amount_cents then 'REFUNDED' else 'REFUNDING' end
+    ) stored,
+    captured_at     timestamptz not null default now(),
+    transaction_id  bigint not null unique
+) with (fillfactor = 80);
+
+-- One row moves money: it cannot be unbalanced. Written once, never edited, never deleted.
+create table movements (
+    movement_id     text primary key default 'M' || to_char(nextval('ledger.movement_serial'), 'FM0000000000')
+        check (movement_id ~ '^M[0-9]{10}$'),
+    tenant          text not null,
+    debit_account   text not null,
+    credit_account  text not null check (credit_account <> debit_account),
+    amount_cents    bigint not null check (amount_cents > 0),
+    currency        text not null,
+    operation_type  text not null check (operation_type in
+        ('OPENING', 'CAPTURE', 'CREDIT', 'TRANSFER', 'REFUND', 'REVERSAL', 'ADJUSTMENT')),
+    reason_code     text not null check (reason_code in (
+        'OPENING', 'SAGA_COMPENSATION',
+        'PURCHASE', 'BOOKING', 'FEE', 'PENALTY',
+        'TOP_UP', 'CASHBACK', 'GOODWILL', 'INTEREST',
+        'OWN_ACCOUNTS', 'PAYMENT', 'GIFT', 'LOAN_REPAYMENT',
+        'CUSTOMER_REQUEST', 'GOODS_RETURNED', 'SERVICE_NOT_PROVIDED', 'DUPLICATE_CHARGE', 'FRAUD',
+        'WRONG_ACCOUNT', 'WRONG_AMOUNT', 'DUPLICATE_MOVEMENT',
+        'ROUNDING', 'MISPOSTING', 'WRITE_OFF', 'FEE_CORRECTION')),
+    memo            text check (char_length(memo) <= 140),
+    reverses        text references movements,
+    capture_id      text references captures,
+    booked_at       timestamptz not null default now(),
+    transaction_id  bigint unique,                      -- null: an opening, made by the owner and not by an effect
+    step_key        text,
+    intent_id       text,
+    constraint movements_effect check (
+        case operation_type when 'OPENING' then num_nonnulls(transaction_id, step_key, intent_id) = 0
+            else num_nonnulls(transaction_id, step_key, intent_id) = 3 end),
+    constraint movements_reverses check ((reverses is not null) = (operation_type = 'REVERSAL')),
+    constraint movements_capture check ((capture_id is not null) = (operation_type in ('CAPTURE', 'REFUND')))
+);
+-- An account's page is read newest first; a system account's balance is summed from the index alone.
+create index movements_debit on movements (debit_account, movement_id) include (amount_cents);
+create index movements_credit on movements (credit_account, movement_id) include (amount_cents);
+create unique index movements_reversed_once on movements (reverses) where reverses is not null;
+create index movements_capture on movements (capture_id) where capture_id is not null;
+
+-- Both accounts exist, are the tenant's, have the currency and are not closed. In place of two foreign keys, which
+-- would lock the row of a busy system account in every movement. No lock is needed: customers' rows are locked by
+-- whoever changes their balance, and close_account() lets no movement be under way when it closes a system account.
+create function check_movement() returns trigger language plpgsql as $$
+begin
+    if 2 <> (
+        select count(*) from ledger.accounts
+        where account_id in (new.debit_account, new.credit_account)
+          and tenant = new.tenant and currency = new.currency and state <> 'CLOSED'
+    ) then
+        raise check_violation using message = format('movement from %s to %s: an account is absent, closed, of another tenant or not in %s',
+            new.debit_account, new.credit_account, new.currency);
+    end if;
+    if new.operation_type = 'OPENING' and not pg_has_role(current_user, 'backstay_owner', 'usage') then
+        raise insufficient_privilege using message = 'only the owner opens balances';
+    end if;
+    return new;
+end $$;
+create trigger movements_check before insert on movements for each row execute function check_movement();
+
+-- What is settled stays settled. AFTER triggers with WHEN: they cost a comparison, and a BEFORE trigger a row lock.
+create function refuse_change() returns trigger language plpgsql as $$
+begin
+    raise check_violation using message = format('%s: %s', tg_table_name, tg_argv[0]);
+end $$;
+create trigger accounts_closed_is_final after update on accounts for each row
+    when (old.state = 'CLOSED') execute function refuse_change('a closed account never changes');
+create trigger holds_closed_is_final after update on holds for each row
+    when (old.state <> 'OPEN') execute function refuse_change('a hold is resolved once');
+create trigger captures_refunds_grow after update on captures for each row
+    when (new.refunded_cents <= old.refunded_cents) execute function refuse_change('refunds only grow');
+
+create function check_closing() returns trigger language plpgsql as $$
+begin
+    if not pg_has_role(current_user, 'backstay_owner', 'usage') then
+        raise insufficient_privilege using message = 'only the owner closes accounts';
+    end if;
+    return null;
+end $$;
+create trigger accounts_closed_by_owner after update of state on accounts for each row
+    when (new.state = 'CLOSED') execute function check_closing();
+
+-- Every account with its balance; a system account's is summed here and stored nowhere.
+create view account_balances as
+select a.account_id, a.tenant, a.principal, a.kind, a.state, a.currency, a.limit_cents, a.opened_at,
+    coalesce(a.balance_cents, s.balance_cents) as balance_cents,
+    coalesce(a.held_cents, 0) as held_cents,
+    coalesce(a.balance_cents, s.balance_cents) - coalesce(a.held_cents, 0) as available_cents
+from ledger.accounts a
+left join lateral (
+    select ((select coalesce(sum(amount_cents), 0) from ledger.movements where credit_account = a.account_id)
+          - (select coalesce(sum(amount_cents), 0) from ledger.movements where debit_account = a.account_id))::bigint
+        as balance_cents
+) s on a.balance_cents is null;
+
+-- Each movement once per account that it touches, signed: `where account_id = $1 order by movement_id desc limit n`.
+create view account_movements as
+select debit_account as account_id, movement_id, -amount_cents as change_cents, credit_account as other_account,
+    currency, operation_type, reason_code, memo, reverses, capture_id, booked_at, transaction_id, step_key, intent_id,
+    tenant
+from ledger.movements
+union all
+select credit_account, movement_id, amount_cents, debit_account,
+    currency, operation_type, reason_code, memo, reverses, capture_id, booked_at, transaction_id, step_key, intent_id,
+    tenant
+from ledger.movements;
+
+-- The owner's verbs. Nobody else may call them.
+create function open_account(
+    account_id text, tenant text, principal text, kind text, currency text, limit_cents bigint default null
+) returns text language sql as $$
+    insert into ledger.accounts (account_id, tenant, principal, kind, currency, limit_cents, balance_cents, held_cents)
+    values ($1, $2, $3, $4, $5, $6, case when $1 like 'A%' then 0 end, case when $1 like 'A%' then 0 end)
+    returning account_id
+$$;
+
+-- Give a customer's account its first balance, out of a system account; no effect explains it, so it is an OPENING.
+create function fund_account(account_id text, from_account text, amount_cents bigint) returns text
+language plpgsql as $$
+declare booked text;
+begin
+    update ledger.accounts a set balance_cents = a.balance_cents + $3 where a.account_id = $1 and a.principal is not null;
+    insert into ledger.movements (tenant, debit_account, credit_account, amount_cents, currency, operation_type, reason_code)
+    select a.tenant, $2, $1, $3, a.currency, 'OPENING', 'OPENING' from ledger.accounts a
+    where a.account_id = $1 and a.principal is not null and $2 like 'S%'
+    returning movement_id into strict booked;
+    return booked;
+end $$;
+
+-- Nothing moves on the account afterwards, for ever; what it has, it keeps. Refused while money is held.
+create function close_account(account_id text) returns void language plpgsql as $$
+begin
+    if $1 like 'S%' then
+        lock table ledger.movements in share row exclusive mode;    -- waits for movements under way, bars new ones
+    end if;
+    update ledger.accounts a set state = 'CLOSED', locked_by = null
+    where a.account_id = $1 and a.state <> 'CLOSED' and coalesce(a.held_cents, 0) = 0;
+    if found then
+        return;
+    elsif exists (select from ledger.accounts a where a.account_id = $1 and a.state = 'CLOSED') then
+        return;
+    elsif exists (select from ledger.accounts a where a.account_id = $1) then
+        raise object_not_in_prerequisite_state using message = format('account %s has money held; release it first', $1);
+    end if;
+    raise no_data_found using message = format('there is no account %s', $1);
+end $$;
+
+revoke execute on function open_account, fund_account, close_account from public;
+grant select on all tables in schema ledger to backstay_app, backstay_readonly;
+grant update (balance_cents, held_cents, state, locked_by) on accounts to backstay_app;
+grant insert, update (state, captured_cents, closed_at) on holds to backstay_app;
+grant insert, update (refunded_cents) on captures to backstay_app;
+grant insert on movements to backstay_app;
+grant usage on all sequences in schema ledger to backstay_app;

@@ -1,0 +1,1 @@
+"""Tool packs: each module exports one `PACK`."""
