@@ -1,0 +1,548 @@
+"""Admission: one transaction that claims the intent key and stores the plan, once, or refuses.
+
+A repeat by the same run gets the stored plan byte for byte; the same workflow under a new run adopts the claim and
+parks it INTERRUPTED; any other workflow is told who owns it and writes nothing. A rejection that may be retried
+claims nothing and raises; any other is claimed and final at once.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from activities import audit
+from activities.database import Database, Row, Transaction
+from activities.standing import ASK, INTENT_COLUMNS, standing_of
+from activities.tool import Pack
+from contracts.envelope import Cause, IntentReport, Outcome, StepReport, StepState
+from contracts.errors import ErrorInfo, Phase, SagaError
+from contracts.intent import Caller, IntentRequest
+from contracts.keys import intent_key
+from contracts.plan import Plan, PlannedStep
+from contracts.problems import field_problems
+from contracts.proposal import Proposal, ProposedStep, propose, require_chain
+from contracts.reasons import Reason, Retryable
+from contracts.registry import Registry
+from contracts.risk import LEVELS, Policy, RiskInputs, grade
+from contracts.saga import AdmitRequest, Ask, IntentPhase, ParkReason, Standing
+from contracts.shape import shape_of
+from contracts.tool import Access, Duty
+
+OWN_ONLY: Final = frozenset({Access.TAKE, Access.HOLD, Access.LOCK, Access.READ})
+
+_CLAIM = """
+with claim as (
+    insert into backstay.intents (intent_key, intent_id, tenant, principal, agent, session_id, request, body_digest,
+        plan, plan_digest, tools, risk_level, occurrence, attempt, workflow_id, run_id, phase, cause, error, report,
+        duplicate_window_seconds, deadline_at, final_at)
+    values (%(intent_key)s, %(intent_id)s, %(tenant)s, %(principal)s, %(agent)s, %(session_id)s, %(request)s,
+        %(body_digest)s, %(plan)s, %(plan_digest)s, %(tools)s, %(risk_level)s, %(occurrence)s, %(attempt)s,
+        %(workflow_id)s, %(run_id)s, %(phase)s, %(cause)s, %(error)s, %(report)s, %(window)s,
+        now() + make_interval(secs => %(deadline)s), case when %(phase)s = 'NOT_APPLIED' then now() end)
+    on conflict do nothing
+    returning intent_key
+), asked as (
+    insert into backstay.approval_requests (intent_key, step_id, duty, plan_digest, reason, expires_at)
+    select claim.intent_key, a.step_id, a.duty, %(plan_digest)s, a.reason, now() + make_interval(secs => %(expiry)s)
+    from claim, jsonb_to_recordset(%(asked)s::jsonb) as a(step_id text, duty text, reason text)
+), alias as (
+    insert into backstay.intent_aliases (tenant, principal, idempotency_key, intent_key)
+    select %(tenant)s, %(principal)s, %(idempotency_key)s, claim.intent_key from claim
+    where %(idempotency_key)s::text is not null
+    on conflict do nothing
+    returning 1
+), noted as (
+    select backstay.append_audit('admitted', %(tenant)s, claim.intent_key, null, null, %(agent)s, %(principal)s, null,
+        null, %(arguments)s, %(policy_digest)s, null, %(result)s) from claim
+)
+select (select count(*) from claim) as claimed, (select count(*) from alias) as aliased,
+    (select count(*) from noted) as noted, (now() + make_interval(secs => %(expiry)s)) as expires_at
+"""
+
+
+@dataclass(frozen=True)
+class Admission:
+    """Everything that admission decides by: database, tools, what their objects are, policy."""
+
+    database: Database
+    registry: Registry
+    packs: tuple[Pack, ...]
+    policy: Policy
+
+    async def admit(self, request: AdmitRequest) -> Standing:
+        """Claim the intent for this run, or answer how it stands.
+
+        Raises SagaError with a typed reason when nothing was claimed.
+        """
+        known = read_request(request.request)
+        proposal = propose(
+            known.intent,
+            known.caller,
+            self.registry,
+            attempt=known.attempt,
+            business_reference=known.business_reference,
+        )
+        require_chain(proposal)
+        for _ in range(2):
+            standing = await self.database.run(lambda transaction: self._admit(transaction, request, known, proposal))
+            if standing is not None:
+                return standing
+        raise SagaError(Reason.IN_PROGRESS, f"Intent {proposal.intent_id} is being claimed by another run; wait.")
+
+    async def _admit(
+        self, transaction: Transaction, request: AdmitRequest, known: IntentRequest, proposal: Proposal
+    ) -> Standing | None:
+        """Return None when another run claimed the key between our read and our insert."""
+        asked_row = await transaction.ask(
+            f"select {INTENT_COLUMNS} from backstay.intents where intent_key = %s",  # noqa: S608 - constants
+            (proposal.intent_key,),
+        )
+        asked_decisions = await transaction.ask(ASK, (proposal.intent_key,))
+        asked_alias = await transaction.ask(
+            "select intent_key from backstay.intent_aliases"
+            " where tenant = %s and principal = %s and idempotency_key = %s",
+            (known.caller.tenant, known.caller.principal, known.idempotency_key),
+        )
+        asked_killed = await transaction.ask(
+            "select scope, subject, reason from backstay.kill_switches", ()
+        )
+        objects = await self._objects(transaction, proposal)
+        row, alias = await asked_row.one(), await asked_alias.one()
+        check_alias(alias, proposal)
+        if row is not None:
+            return await self._repeat(transaction, request, proposal, row, await asked_decisions.all())
+        _check_switches(await asked_killed.all(), known.caller, proposal)
+        await self._check_lineage(transaction, known, proposal)
+        try:
+            plan = plan_for(proposal, known.caller, objects, self.policy)
+        except SagaError as error:
+            if error.reason.retryable is not Retryable.NEVER:
+                raise
+            return await self._claim_rejected(transaction, request, known, proposal, error.info)
+        return await self._claim(transaction, request, known, proposal, plan)
+
+    async def _objects(self, transaction: Transaction, proposal: Proposal) -> dict[str, Row]:
+        """Read every object that a literal names: `kind:id` to its row."""
+        wanted: dict[str, set[str]] = {}
+        for step in proposal.steps:
+            for kind, object_id in _literals(step):
+                wanted.setdefault(kind, set()).add(object_id)
+        found: dict[str, Row] = {}
+        for pack in self.packs:
+            for kind, query in pack.resources.items():
+                if kind in wanted:
+                    rows = await transaction.all(query, (sorted(wanted[kind]),))
+                    found.update({f"{kind}:{row['object_id']}": row for row in rows})
+        return found
+
+    async def _repeat(
+        self, transaction: Transaction, request: AdmitRequest, proposal: Proposal, row: Row, asked: list[Row]
+    ) -> Standing:
+        """Answer a claimed key: the stored plan, an adoption, or who owns it."""
+        if row["body_digest"] != proposal.body_digest:
+            raise SagaError(
+                Reason.KEY_REUSED,
+                f"Intent {proposal.intent_id} was admitted with other arguments; post it as another intent.",
+                details={"intent_id": proposal.intent_id},
+            )
+        standing = standing_of(row, asked)
+        if row["workflow_id"] != request.workflow_id or request.run_id in row["former_run_ids"]:
+            return standing.model_copy(update={"duplicate": True})
+        if row["run_id"] == request.run_id or standing.phase.is_final:
+            return standing
+        adopted = await transaction.one(
+            "update backstay.intents set run_id = %(run_id)s, former_run_ids = former_run_ids || run_id,"
+            " epoch = epoch + 1, parked_reason = 'INTERRUPTED', parked_since = now(), parked_detail = %(detail)s"
+            " where intent_key = %(intent_key)s and run_id = %(former)s and epoch = %(epoch)s and final_at is null"
+            " returning epoch",
+            {
+                "run_id": request.run_id,
+                "intent_key": proposal.intent_key,
+                "former": row["run_id"],
+                "epoch": row["epoch"],
+                "detail": json.dumps({"former_run_id": row["run_id"], "parked_before": row["parked_reason"]}),
+            },
+        )
+        if adopted is None:
+            raise SagaError(Reason.IN_PROGRESS, f"Intent {proposal.intent_id} changed while it was adopted.")
+        await audit.append(
+            transaction,
+            "adopted",
+            caller=proposal.caller,
+            intent_key=proposal.intent_key,
+            result={"epoch": adopted["epoch"], "run_id": request.run_id},
+        )
+        return standing.model_copy(update={"epoch": adopted["epoch"], "parked": ParkReason.INTERRUPTED})
+
+    async def _check_lineage(self, transaction: Transaction, known: IntentRequest, proposal: Proposal) -> None:
+        """Occurrence n needs n - 1 final; a retry needs the named attempt to have left nothing behind."""
+        intent = proposal.intent
+        if intent.occurrence > 1:
+            earlier = await self._sibling(transaction, known, proposal, occurrence=intent.occurrence - 1, attempt=1)
+            if earlier is None or earlier["final_at"] is None:
+                raise SagaError(
+                    Reason.OCCURRENCE_NOT_READY,
+                    f"Occurrence {intent.occurrence} needs occurrence {intent.occurrence - 1} to have a final outcome.",
+                    details={"occurrence": intent.occurrence},
+                )
+        if (known.attempt > 1) != (intent.retry_of is not None):
+            raise SagaError(Reason.RETRY_NOT_ALLOWED, "`retry_of` names the attempt that is retried, and only that.")
+        if known.attempt > 1:
+            earlier = await self._sibling(
+                transaction, known, proposal, occurrence=intent.occurrence, attempt=known.attempt - 1
+            )
+            if earlier is None or earlier["intent_id"] != intent.retry_of or not left_nothing(earlier):
+                raise SagaError(
+                    Reason.RETRY_NOT_ALLOWED,
+                    f"Intent {intent.retry_of} is not an attempt at this that left nothing behind.",
+                    details={"retry_of": intent.retry_of},
+                )
+
+    async def _sibling(
+        self, transaction: Transaction, known: IntentRequest, proposal: Proposal, *, occurrence: int, attempt: int
+    ) -> Row | None:
+        key = intent_key(
+            tenant=proposal.caller.tenant,
+            principal=proposal.caller.principal,
+            session_id=proposal.intent.session_id,
+            canonical_steps=proposal.canonical_steps,
+            business_reference=known.business_reference,
+            occurrence=occurrence,
+            attempt=attempt,
+        )
+        return await transaction.one(
+            f"select {INTENT_COLUMNS} from backstay.intents where intent_key = %s",  # noqa: S608 - constants
+            (key,),
+        )
+
+    async def _claim(
+        self,
+        transaction: Transaction,
+        request: AdmitRequest,
+        known: IntentRequest,
+        proposal: Proposal,
+        plan: Plan,
+    ) -> Standing | None:
+        values = self._values(request, known, proposal)
+        values |= {
+            "plan": plan.model_dump_json(),
+            "plan_digest": plan.digest,
+            "tools": list(plan.tools),
+            "risk_level": plan.risk_level,
+            "asked": json.dumps(
+                [
+                    {"step_id": step.step_id, "duty": step.duty.value, "reason": "; ".join(step.because)}
+                    for step in plan.gated_steps
+                ]
+            ),
+            "result": json.dumps({"plan_digest": plan.digest, "risk_level": plan.risk_level}),
+        }
+        claimed = await transaction.one(_CLAIM, values)
+        if not _is_ours(claimed, known):
+            return None
+        undecided = tuple(sorted(step.step_id for step in plan.gated_steps))
+        ask = Ask()
+        if undecided and claimed is not None:
+            ask = Ask(
+                undecided=undecided,
+                expires_in_seconds=float(self.policy.approval_expiry_seconds),
+                expires_at=claimed["expires_at"].isoformat(timespec="seconds"),
+            )
+        return Standing(intent_id=proposal.intent_id, plan=plan, ask=ask)
+
+    async def _claim_rejected(
+        self,
+        transaction: Transaction,
+        request: AdmitRequest,
+        known: IntentRequest,
+        proposal: Proposal,
+        error: ErrorInfo,
+    ) -> Standing | None:
+        """Claim a rejection that no retry can change: the phase is NOT_APPLIED at once."""
+        report = IntentReport(
+            outcome=Outcome.NOT_APPLIED,
+            cause=Cause.REJECTED,
+            steps=tuple(
+                StepReport(step_id=step.step_id, tool=step.contract.wire_name, state=StepState.PLANNED)
+                for step in proposal.steps
+            ),
+        )
+        values = self._values(request, known, proposal)
+        values |= {
+            "phase": IntentPhase.NOT_APPLIED.value,
+            "cause": Cause.REJECTED.value,
+            "error": error.model_dump_json(),
+            "report": report.model_dump_json(),
+            "result": json.dumps({"rejected": error.code.value, "message": error.message}, ensure_ascii=False),
+        }
+        if not _is_ours(await transaction.one(_CLAIM, values), known):
+            return None
+        return Standing(
+            intent_id=proposal.intent_id,
+            phase=IntentPhase.NOT_APPLIED,
+            cause=Cause.REJECTED,
+            error=error,
+            report=report,
+        )
+
+    def _values(self, request: AdmitRequest, known: IntentRequest, proposal: Proposal) -> dict[str, Any]:
+        return {
+            "intent_key": proposal.intent_key,
+            "intent_id": proposal.intent_id,
+            "tenant": known.caller.tenant,
+            "principal": known.caller.principal,
+            "agent": known.caller.agent,
+            "session_id": proposal.intent.session_id,
+            "request": json.dumps(request.request, ensure_ascii=False, separators=(",", ":")),
+            "body_digest": proposal.body_digest,
+            "plan": None,
+            "plan_digest": None,
+            "tools": [],
+            "risk_level": LEVELS[0],
+            "occurrence": proposal.intent.occurrence,
+            "attempt": known.attempt,
+            "workflow_id": request.workflow_id,
+            "run_id": request.run_id,
+            "phase": IntentPhase.ADMITTED.value,
+            "cause": Cause.NONE.value,
+            "error": None,
+            "report": None,
+            "window": max(step.contract.duplicate_window_seconds for step in proposal.steps),
+            "deadline": self.policy.intent_deadline_seconds,
+            "expiry": self.policy.approval_expiry_seconds,
+            "asked": "[]",
+            "idempotency_key": known.idempotency_key,
+            "arguments": json.dumps(
+                {
+                    step.step_id: json.loads(audit.masked(step.arguments, step.contract.sensitive_fields))
+                    for step in proposal.steps
+                },
+                ensure_ascii=False,
+            ),
+            "policy_digest": self.policy.digest,
+            "result": "{}",
+        }
+
+
+def read_request(raw: Any) -> IntentRequest:
+    """Read the workflow's input. Raises SagaError(ARGUMENTS_INVALID)."""
+    try:
+        return IntentRequest.model_validate_json(json.dumps(raw), strict=True)
+    except ValidationError as error:
+        raise SagaError(
+            Reason.ARGUMENTS_INVALID,
+            "The workflow's input is not an intent request; see `docs/intents.md`.",
+            fields=field_problems(error, shape_of(IntentRequest), raw),
+            phase=Phase.VALIDATION,
+        ) from None
+
+
+def check_alias(alias: Row | None, proposal: Proposal) -> None:
+    """Refuse an explicit key that names another intent. Raises SagaError(KEY_REUSED)."""
+    if alias is not None and alias["intent_key"] != proposal.intent_key:
+        raise SagaError(
+            Reason.KEY_REUSED,
+            "This idempotency key was used for another intent; use a new one, or none at all.",
+            details={"intent_id": proposal.intent_id},
+            phase=Phase.VALIDATION,
+        )
+
+
+def left_nothing(row: Row) -> bool:
+    """True when an intent ended and left no effect and no residue."""
+    if row["phase"] not in ("NOT_APPLIED", "COMPENSATED"):
+        return False
+    report = IntentReport.model_validate_json(row["report"])
+    return all(step.residue is None for step in report.steps)
+
+
+def plan_for(
+    proposal: Proposal, caller: Caller, objects: Mapping[str, Row], policy: Policy
+) -> Plan:
+    """Check every literal object and grade every step; pure. Raises SagaError with the reason of the first refusal."""
+    spendable = {name: row["available_cents"] for name, row in objects.items()}
+    states = {name: row["state"] for name, row in objects.items()}
+    planned = tuple(_planned(step, proposal, caller, objects, spendable, states, policy) for step in proposal.steps)
+    plan = Plan(
+        intent_key=proposal.intent_key,
+        intent_id=proposal.intent_id,
+        caller=caller,
+        session_id=proposal.intent.session_id,
+        steps=planned,
+        policy_digest=policy.digest,
+        approval_valid_seconds=policy.approval_valid_seconds,
+        deadline_seconds=policy.intent_deadline_seconds,
+        compensation_attempts_max=policy.compensation_attempts_max,
+        compensation_backoff_max_seconds=policy.compensation_backoff_max_seconds,
+    )
+    for step in plan.gated_steps:
+        if step.duty is Duty.TWO:
+            raise SagaError(
+                Reason.DUTY_NOT_AVAILABLE,
+                f"Step {step.step_id!r} needs two approvers ({'; '.join(step.because)}), which cannot be asked yet.",
+                details={"step_id": step.step_id, "because": list(step.because)},
+                phase=Phase.APPROVAL,
+            )
+    return plan
+
+
+def _planned(  # noqa: PLR0913 - the step and the simulated world around it
+    step: ProposedStep,
+    proposal: Proposal,
+    caller: Caller,
+    objects: Mapping[str, Row],
+    spendable: dict[str, int | None],
+    states: dict[str, str],
+    policy: Policy,
+) -> PlannedStep:
+    contract = step.contract
+    crosses = False
+    for use in contract.resources:
+        object_id = step.arguments.get(use.argument)
+        if not isinstance(object_id, str):
+            continue
+        name = f"{use.kind}:{object_id}"
+        row = _owned(objects.get(name), use.kind, object_id, use.access, caller, step)
+        crosses = crosses or (row["principal"] is not None and row["principal"] != caller.principal)
+        if states[name] not in use.states:
+            raise SagaError(
+                Reason.WRONG_STATE,
+                f"The {use.kind} {object_id} is {states[name]}; step {step.step_id!r} needs"
+                f" {' or '.join(sorted(use.states))}.",
+                details={"object_id": object_id, "state": states[name], "step_id": step.step_id},
+            )
+        if use.state_after is not None:
+            states[name] = use.state_after
+        _check_currency(step, row, object_id)
+    amount = _check_amount(step, objects, spendable)
+    graded = grade(
+        contract,
+        RiskInputs(
+            amount_cents=amount,
+            currency=step.arguments.get(contract.amount.currency) if contract.amount else None,
+            rows=_count(step),
+            crosses_principal=crosses,
+        ),
+        policy,
+    )
+    duty, because = graded.duty, graded.because
+    if contract.writes and proposal.intent.occurrence > 1 and graded.level >= 3 and duty is Duty.NONE:  # noqa: PLR2004
+        duty, because = Duty.ONE, (*because, f"occurrence {proposal.intent.occurrence} of the same intent")
+    return PlannedStep(
+        step_id=step.step_id,
+        tool=contract.wire_name,
+        arguments=step.arguments,
+        needs=step.needs,
+        dispatch=contract.dispatch,
+        side_effect=contract.side_effect,
+        may_refuse=contract.may_refuse,
+        duty=duty,
+        level=graded.level,
+        because=because,
+        timeout_seconds=contract.timeout_seconds,
+        attempts_max=contract.attempts_max,
+        resources=tuple(f"{kind}:{object_id}" for kind, object_id in _literals(step)),
+    )
+
+
+def _owned(  # noqa: PLR0913 - who wants what of whose object
+    row: Row | None, kind: str, object_id: str, access: Access, caller: Caller, step: ProposedStep
+) -> Row:
+    """Refuse an invented object, another tenant's (as if it were not there) and another principal's."""
+    if row is None or row["tenant"] != caller.tenant:
+        raise SagaError(
+            Reason.OBJECT_NOT_FOUND,
+            f"There is no {kind} {object_id}; look it up before posting.",
+            details={"kind": kind, "object_id": object_id, "step_id": step.step_id},
+        )
+    if row["principal"] not in (None, caller.principal) and access in OWN_ONLY:
+        raise SagaError(
+            Reason.NOT_OWNER,
+            f"The {kind} {object_id} does not belong to {caller.principal}; use one that does.",
+            details={"kind": kind, "object_id": object_id, "step_id": step.step_id},
+            phase=Phase.AUTHORIZATION,
+        )
+    return row
+
+
+def _check_currency(step: ProposedStep, row: Row, object_id: str) -> None:
+    if step.contract.amount is None or row["currency"] is None:
+        return
+    currency = step.arguments.get(step.contract.amount.currency)
+    if isinstance(currency, str) and currency != row["currency"]:
+        raise SagaError(
+            Reason.CURRENCY_MISMATCH,
+            f"{object_id} is kept in {row['currency']}, step {step.step_id!r} says {currency}.",
+            details={"object_id": object_id, "currency": row["currency"], "step_id": step.step_id},
+        )
+
+
+def _check_amount(step: ProposedStep, objects: Mapping[str, Row], spendable: dict[str, int | None]) -> int:
+    """Simulate the amount on the funds that earlier steps of this plan left; 0 when it is bound, not literal."""
+    use = step.contract.amount
+    amount = step.arguments.get(use.argument) if use else None
+    if use is None or not isinstance(amount, int):
+        return 0
+    source = f"account:{step.arguments.get(use.taken_from)}" if use.taken_from else ""
+    target = f"account:{step.arguments.get(use.paid_into)}" if use.paid_into else ""
+    limit = objects[source]["limit_cents"] if source in objects else None
+    if limit is not None and amount > limit:
+        raise SagaError(
+            Reason.LIMIT_EXCEEDED,
+            f"Step {step.step_id!r} wants {amount} cents; the limit of {source} is {limit}.",
+            details={"amount_cents": amount, "limit_cents": limit, "step_id": step.step_id},
+        )
+    available = spendable.get(source)
+    if available is not None:
+        if available < amount:
+            raise SagaError(
+                Reason.FUNDS_INSUFFICIENT,
+                f"Step {step.step_id!r} needs {amount} cents; {source} has {available}.",
+                details={"amount_cents": amount, "available_cents": available, "step_id": step.step_id},
+            )
+        spendable[source] = available - amount
+    received = spendable.get(target)
+    if received is not None:
+        spendable[target] = received + amount
+    return amount
+
+
+def _count(step: ProposedStep) -> int:
+    value = step.arguments.get(step.contract.rows_argument or "")
+    return value if isinstance(value, int) else 0
+
+
+def _literals(step: ProposedStep) -> list[tuple[str, str]]:
+    """Objects that the arguments name outright: (kind, id)."""
+    return [
+        (use.kind, step.arguments[use.argument])
+        for use in step.contract.resources
+        if isinstance(step.arguments.get(use.argument), str)
+    ]
+
+
+def _check_switches(rows: Sequence[Row], caller: Caller, proposal: Proposal) -> None:
+    on = {(row["scope"], row["subject"]) for row in rows}
+    tools = {("tool", step.contract.name) for step in proposal.steps if step.contract.writes}
+    met = on & ({("tenant", caller.tenant), ("agent", caller.agent)} | tools) or {
+        pair for pair in on if pair[0] == "all"
+    }
+    if met:
+        scope, subject = sorted(met)[0]
+        raise SagaError(
+            Reason.KILL_SWITCH_ON,
+            f"New effects are switched off for {scope} {subject}; try later.",
+            details={"scope": scope, "subject": subject},
+            phase=Phase.AUTHORIZATION,
+        )
+
+
+def _is_ours(claimed: Row | None, known: IntentRequest) -> bool:
+    """True when this transaction wrote the claim, and the alias where one was asked for."""
+    if claimed is None or not claimed["claimed"]:
+        return False
+    if known.idempotency_key is not None and not claimed["aliased"]:
+        raise SagaError(Reason.IN_PROGRESS, "The idempotency key is being claimed by another post; wait.")
+    return True

@@ -1,0 +1,104 @@
+"""Finding the tool packs: the modules of `activities.packs`, modules named in the settings, and entry points.
+
+A wrong pack dies here, at start-up, with a message that says what to change.
+"""
+
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Callable, Iterable
+from importlib.metadata import entry_points
+from typing import Any, Final
+
+from activities import packs as own_packs
+from activities.tool import AnyTool, Pack
+from contracts.registry import Registry
+from contracts.tool import Dispatch, SideEffect
+
+ENTRY_POINT_GROUP: Final = "backstay.packs"
+_PARAMETERS: Final = {"execute": 3, "compensate": 4, "verify": 4}
+
+
+class PackError(ValueError):
+    """A pack is wrong; the text says what to change, line by line."""
+
+
+def load_packs(modules: Iterable[str] = ()) -> tuple[Pack, ...]:
+    """Import every pack and check it. Raises PackError naming all that is wrong."""
+    names = [f"{own_packs.__name__}.{found.name}" for found in pkgutil.iter_modules(own_packs.__path__)]
+    names += list(modules)
+    packs = [_pack_of(name) for name in sorted(set(names), key=names.index)]
+    packs += [_checked_type(point.value, point.load()) for point in entry_points(group=ENTRY_POINT_GROUP)]
+    check_packs(packs)
+    return tuple(packs)
+
+
+def check_packs(packs: Iterable[Pack]) -> None:
+    """Refuse packs whose contracts, handlers or resources do not fit together. Raises PackError."""
+    packs = list(packs)
+    problems: list[str] = []
+    kinds: dict[str, str] = {}
+    for pack in packs:
+        for kind in pack.resources:
+            if kind in kinds:
+                problems.append(f"{pack.name}: resource {kind!r} is already brought by {kinds[kind]}; rename it.")
+            kinds[kind] = pack.name
+    for pack in packs:
+        for tool in pack.tools:
+            problems += [f"{pack.name}: {tool.contract.name}: {problem}" for problem in _tool_problems(tool, kinds)]
+    try:
+        Registry.of([tool.contract for pack in packs for tool in pack.tools])
+    except ValueError as error:
+        problems.append(str(error))
+    if problems:
+        raise PackError("\n".join(problems))
+
+
+def _tool_problems(tool: AnyTool, kinds: dict[str, str]) -> list[str]:
+    contract = tool.contract
+    problems = [
+        f"resource kind {use.kind!r} has no query; add it to Pack(resources=...)."
+        for use in contract.resources
+        if use.kind not in kinds
+    ]
+    if contract.side_effect is SideEffect.REVERSIBLE and tool.compensate is None:
+        problems.append("is REVERSIBLE but has no compensate handler; write one or declare it IRREVERSIBLE.")
+    if contract.side_effect is not SideEffect.REVERSIBLE and tool.compensate is not None:
+        problems.append(f"is {contract.side_effect} and yet has a compensate handler; declare it REVERSIBLE or drop it.")
+    if contract.dispatch is not Dispatch.DATABASE:
+        problems.append("is dispatched REMOTE, which this version does not run; write to the database.")
+    for name in _PARAMETERS:
+        handler = getattr(tool, name)
+        if handler is not None:
+            problems += _handler_problems(name, handler, tool)
+    return problems
+
+
+def _handler_problems(name: str, handler: Callable[..., Any], tool: AnyTool) -> list[str]:
+    """Check what a type checker would, for authors who have none."""
+    wanted = _PARAMETERS[name]
+    if not inspect.iscoroutinefunction(handler):
+        return [f"{name} must be `async def`."]
+    parameters = list(inspect.signature(handler).parameters.values())
+    if len(parameters) != wanted:
+        return [f"{name} takes {len(parameters)} arguments; it must take {wanted}: see activities/tool.py."]
+    annotations = inspect.get_annotations(handler, eval_str=True)
+    given = annotations.get(parameters[1].name)
+    if given is not None and given is not tool.contract.input:
+        return [f"{name} takes {given.__name__}, its contract's input is {tool.contract.input.__name__}; use one."]
+    if name == "execute" and annotations.get("return") not in (None, tool.contract.output):
+        return [f"execute must return {tool.contract.output.__name__}, the contract's output."]
+    return []
+
+
+def _pack_of(module: str) -> Pack:
+    try:
+        return _checked_type(module, getattr(importlib.import_module(module), "PACK", None))
+    except ImportError as error:
+        raise PackError(f"{module}: cannot be imported ({error}); correct the name in BACKSTAY_PACKS.") from error
+
+
+def _checked_type(source: str, pack: object) -> Pack:
+    if not isinstance(pack, Pack):
+        raise PackError(f"{source}: has no `PACK = Pack(...)`; add one: see activities/tool.py.")
+    return pack

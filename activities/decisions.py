@@ -1,0 +1,262 @@
+"""Decisions of approvers and operators, judged in one transaction by the database's clock.
+
+A decision that arrives early, twice, late, for another plan or from an agent gets a definite typed answer and
+changes nothing. A denial wins until the approval is spent, never after.
+"""
+
+import json
+
+from activities import audit
+from activities.database import Database, Row, Transaction
+from activities.phase import UNPARK, caller_of
+from activities.standing import ASK, ask_of, locked, standing_of
+from contracts.errors import Phase, SagaError
+from contracts.keys import execute_key
+from contracts.reasons import Reason
+from contracts.saga import (
+    Decision,
+    DecisionAnswer,
+    DecisionRequest,
+    IntentPhase,
+    ParkReason,
+    ResolutionAnswer,
+    ResolutionRequest,
+    Standing,
+)
+
+_DECIDE = """
+insert into backstay.decisions (decision_id, intent_key, step_id, verdict, plan_digest, approver, reason, door)
+select %(decision_id)s, r.intent_key, r.step_id, %(verdict)s, r.plan_digest, %(approver)s, %(reason)s, %(door)s
+from backstay.approval_requests r
+where r.intent_key = %(intent_key)s and r.step_id = any(%(step_ids)s) and r.plan_digest = %(plan_digest)s
+    and r.expires_at > now()
+on conflict do nothing
+returning step_id
+"""
+
+
+async def admit_decision(database: Database, request: DecisionRequest) -> DecisionAnswer:
+    """Judge a decision once; the same decision id always gets an accepted answer again.
+
+    A refusal is an answer (DECISION_INVALID, DECISION_LATE, NOT_ALLOWED), not an exception.
+    Raises SagaError: INTENT_NOT_FOUND, RUN_STALE; transient ones.
+    """
+
+    async def work(transaction: Transaction) -> DecisionAnswer:
+        row, asked, effects = await locked(transaction, request.claim)
+        standing = standing_of(row, asked)
+        decision = request.decision
+        earlier = await transaction.one(
+            "select verdict, plan_digest, approver from backstay.decisions"
+            " where intent_key = %s and decision_id = %s limit 1",
+            (request.claim.intent_key, decision.decision_id),
+        )
+        if earlier is not None:
+            same = earlier == {
+                "verdict": decision.verdict,
+                "plan_digest": decision.plan_digest,
+                "approver": decision.approver,
+            }
+            refusal = None if same else _invalid(f"Decision id {decision.decision_id} was used for another decision.")
+            return _answer(standing, refusal)
+        steps = _covered(decision, standing)
+        refusal = _judge(decision, row, standing, steps, {effect["step_id"] for effect in effects})
+        if refusal is not None:
+            await _note(transaction, row, request, "decision_refused", refusal)
+            return _answer(standing, refusal)
+        written = await transaction.all(
+            _DECIDE,
+            decision.model_dump() | {"intent_key": request.claim.intent_key, "step_ids": steps, "door": request.door},
+        )
+        if len(written) != len(steps):
+            refusal = _late("The time to decide is over.")
+            await _note(transaction, row, request, "decision_refused", refusal)
+            raise _Rollback(_answer(standing, refusal), refusal)
+        await _note(transaction, row, request, "decision", None)
+        now_asked = await transaction.all(ASK, (request.claim.intent_key,))
+        return DecisionAnswer(accepted=True, ask=ask_of(now_asked))
+
+    try:
+        return await database.run(work)
+    except _Rollback as rolled_back:
+        return rolled_back.answer
+
+
+class _Rollback(Exception):  # noqa: N818 - carries an answer out of a transaction that must not commit
+    def __init__(self, answer: DecisionAnswer, refusal: SagaError) -> None:
+        super().__init__(str(refusal))
+        self.answer = answer
+
+
+def _covered(decision: Decision, standing: Standing) -> list[str]:
+    """Steps that the decision is about: the named one, or all that it can still change."""
+    if decision.step_id is not None:
+        return [decision.step_id]
+    open_steps = set(standing.ask.undecided)
+    if decision.verdict == "deny":
+        open_steps |= set(standing.ask.approved)
+    return sorted(open_steps)
+
+
+def _judge(
+    decision: Decision, row: Row, standing: Standing, steps: list[str], landed: set[str]
+) -> SagaError | None:
+    """Say why a decision does not count; None when it does."""
+    ask = standing.ask
+    if decision.approver == row["agent"]:
+        return SagaError(Reason.NOT_ALLOWED, "An agent has no say in approvals.", phase=Phase.APPROVAL)
+    asked = {*ask.undecided, *ask.approved, *ask.denied}
+    if standing.plan is None or decision.plan_digest != standing.plan.digest:
+        return _invalid("The decision is about another plan; copy the plan digest from the card that is shown now.")
+    if not set(steps) <= asked:
+        return _invalid(f"No decision is asked about {sorted(set(steps) - asked)}.")
+    if standing.phase is not IntentPhase.ADMITTED:
+        return _late(f"The intent is {standing.phase}.")
+    if not steps:
+        return _late("Everything was decided before.")
+    if set(steps) & set(ask.denied):
+        return _late(f"{sorted(set(steps) & set(ask.denied))} was denied before; a denial is final.")
+    if set(steps) & landed:
+        return _late(f"{sorted(set(steps) & landed)} has already run on its approval.")
+    if decision.verdict == "approve" and set(steps) & set(ask.approved):
+        return _late(f"{sorted(set(steps) & set(ask.approved))} was approved before.")
+    if ask.expires_in_seconds <= 0:
+        return _late("The time to decide is over.")
+    return None
+
+
+def _answer(standing: Standing, refusal: SagaError | None) -> DecisionAnswer:
+    return DecisionAnswer(accepted=refusal is None, error=refusal.info if refusal else None, ask=standing.ask)
+
+
+def _invalid(message: str) -> SagaError:
+    return SagaError(Reason.DECISION_INVALID, message, phase=Phase.APPROVAL)
+
+
+def _late(message: str) -> SagaError:
+    return SagaError(Reason.DECISION_LATE, f"{message} The decision changed nothing.", phase=Phase.APPROVAL)
+
+
+async def _note(
+    transaction: Transaction, row: Row, request: DecisionRequest, kind: str, refusal: SagaError | None
+) -> None:
+    decision = request.decision
+    await audit.append(
+        transaction,
+        kind,
+        caller=caller_of(row),
+        intent_key=row["intent_key"],
+        step_id=decision.step_id,
+        actor=decision.approver,
+        decisions=decision.decision_id,
+        result={
+            "verdict": decision.verdict,
+            "plan_digest": decision.plan_digest,
+            "reason": decision.reason,
+            "door": request.door,
+            "refused": refusal.reason.value if refusal else None,
+        },
+    )
+
+
+# --- operators -------------------------------------------------------------------------------------------------
+
+WHOLE_VERBS = {
+    ParkReason.INTERRUPTED: {"close", "forward"},
+    ParkReason.MISMATCH: {"close", "forward"},
+    ParkReason.STUCK_AFTER_PIVOT: {"forward"},
+    ParkReason.COMPENSATION_REFUSED: set[str](),
+}
+
+
+def verbs_for(standing: Standing) -> dict[str, list[str]]:
+    """What an operator may say: by step id, and for the whole intent under an empty id."""
+    if standing.parked is None:
+        return {}
+    whole = set(WHOLE_VERBS[standing.parked])
+    if standing.phase is IntentPhase.CLOSING:
+        whole -= {"forward"}
+    stuck = [step["step_id"] for step in (standing.parked_detail or {}).get("steps", [])]
+    verbs = {"": sorted(whole)} if whole else {}
+    if standing.parked is ParkReason.COMPENSATION_REFUSED:
+        verbs |= {step_id: ["done", "retry", "skip"] for step_id in stuck}
+    if standing.parked is ParkReason.STUCK_AFTER_PIVOT:
+        verbs |= {step_id: ["retry"] for step_id in stuck}
+    return verbs
+
+
+async def admit_resolution(database: Database, request: ResolutionRequest) -> ResolutionAnswer:
+    """Take an operator's verb for a parked intent, and unpark it in the same transaction.
+
+    `done` and `skip` of a compensation mark the effect COMPENSATED, with what was said as residue for `skip`: a
+    late compensation then finds nothing to undo. Repeating a resolution id gives an accepted answer again.
+    Raises SagaError: INTENT_NOT_FOUND, RUN_STALE; transient ones.
+    """
+
+    async def work(transaction: Transaction) -> ResolutionAnswer:
+        row, asked, _ = await locked(transaction, request.claim)
+        standing = standing_of(row, asked)
+        resolution = request.resolution
+        earlier = await transaction.one(
+            "select verb, step_id from backstay.resolutions where resolution_id = %s", (resolution.resolution_id,)
+        )
+        if earlier is not None:
+            return ResolutionAnswer(accepted=True, standing=standing)
+        offered = verbs_for(standing)
+        refusal: SagaError | None = None
+        if resolution.verb not in offered.get(resolution.step_id or "", []):
+            refusal = SagaError(
+                Reason.RESOLUTION_INVALID,
+                f"{resolution.verb!r} is not possible now; possible: {json.dumps(offered)}.",
+                details={"offered": offered},
+            )
+        elif resolution.verb in ("done", "skip") and not resolution.evidence.strip():
+            refusal = SagaError(
+                Reason.RESOLUTION_INVALID, f"{resolution.verb!r} needs --evidence: say what was done, or why not."
+            )
+        if refusal is not None:
+            return ResolutionAnswer(accepted=False, error=refusal.info)
+        residue = await _take(transaction, row, request)
+        await transaction.later(UNPARK, (row["intent_key"],))
+        return ResolutionAnswer(
+            accepted=True,
+            standing=standing.model_copy(update={"parked": None, "parked_detail": None}),
+            residue=residue,
+        )
+
+    return await database.run(work)
+
+
+async def _take(transaction: Transaction, row: Row, request: ResolutionRequest) -> str | None:
+    resolution = request.resolution
+    await transaction.later(
+        "insert into backstay.resolutions (resolution_id, intent_key, step_id, verb, evidence, operator)"
+        " values (%s, %s, %s, %s, %s, %s)",
+        (
+            resolution.resolution_id,
+            row["intent_key"],
+            resolution.step_id,
+            resolution.verb,
+            resolution.evidence,
+            resolution.operator,
+        ),
+    )
+    residue = None
+    if resolution.verb in ("done", "skip") and resolution.step_id is not None:
+        residue = f"not restored: {resolution.evidence}" if resolution.verb == "skip" else None
+        await transaction.later(
+            "update backstay.effects set state = 'COMPENSATED', compensated_at = now(), residue = %s"
+            " where step_key = %s and state = 'LANDED'",
+            (residue, execute_key(row["intent_key"], resolution.step_id)),
+        )
+    await audit.append(
+        transaction,
+        "resolution",
+        caller=caller_of(row),
+        intent_key=row["intent_key"],
+        step_id=resolution.step_id,
+        actor=resolution.operator,
+        decisions=resolution.resolution_id,
+        result={"verb": resolution.verb, "evidence": resolution.evidence, "residue": residue},
+    )
+    return residue

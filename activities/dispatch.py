@@ -1,0 +1,126 @@
+"""The engine's activities, and one execute and one compensate activity for each tool, named after the tool.
+
+A refusal crosses the wire as an ApplicationError whose type is our reason; Temporal retries only what nothing was
+decided about. A bug's text never enters history: it may hold secrets (measured: exception text and file names are
+stored in clear).
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import structlog
+from pydantic import BaseModel
+from temporalio import activity
+from temporalio.exceptions import ApplicationError
+
+from activities.admission import Admission
+from activities.barrier import compensate_step, execute_step
+from activities.database import Database
+from activities.decisions import admit_decision, admit_resolution
+from activities.phase import close_intent, park_intent, settle_intent
+from activities.tool import AnyTool, Pack
+from contracts import saga
+from contracts.errors import SagaError
+from contracts.reasons import Reason
+from contracts.registry import Registry
+from contracts.risk import DEFAULT_POLICY, Policy
+
+Input = TypeVar("Input", bound=BaseModel)
+Output = TypeVar("Output", bound=BaseModel)
+ActivityFunction = Callable[..., Awaitable[Any]]
+log = structlog.get_logger(__name__)
+
+
+def to_application_error(error: SagaError) -> ApplicationError:
+    """Carry our reason over the wire; Temporal matches retries on `type`."""
+    return ApplicationError(
+        str(error),
+        error.info.model_dump(mode="json"),
+        type=error.reason.value,
+        non_retryable=not error.reason.is_transient,
+    )
+
+
+def named(
+    name: str, work: Callable[[Input], Awaitable[Output]], takes: type[Input], gives: type[Output]
+) -> ActivityFunction:
+    """Make an activity of `work`, with typed refusals and no leaking bugs."""
+
+    async def run(request: Any) -> Any:
+        try:
+            return await work(request)
+        except SagaError as error:
+            raise to_application_error(error) from None
+        except ApplicationError:
+            raise
+        except Exception as error:
+            log.exception("activity failed", activity=name)
+            raise ApplicationError(
+                f"{name} failed inside ({type(error).__name__}); the worker's log has the rest.",
+                type=Reason.INTERNAL.value,
+            ) from None
+
+    run.__annotations__ = {"request": takes, "return": gives}
+    run.__name__ = run.__qualname__ = name
+    return activity.defn(name=name)(run)
+
+
+@dataclass(frozen=True)
+class Engine:
+    """Everything a worker serves."""
+
+    database: Database
+    packs: tuple[Pack, ...]
+    policy: Policy = DEFAULT_POLICY
+
+    @property
+    def tools(self) -> tuple[AnyTool, ...]:
+        """All tools of all packs."""
+        return tuple(tool for pack in self.packs for tool in pack.tools)
+
+    @property
+    def registry(self) -> Registry:
+        """Their contracts."""
+        return Registry.of([tool.contract for tool in self.tools])
+
+    def activities(self) -> list[ActivityFunction]:
+        """List the activity functions to register."""
+        database = self.database
+        admission = Admission(database, self.registry, self.packs, self.policy)
+        found = [
+            named(saga.ADMIT, admission.admit, saga.AdmitRequest, saga.Standing),
+            named(saga.CLOSE, lambda request: close_intent(database, request), saga.CloseRequest, saga.Closed),
+            named(saga.SETTLE, lambda request: settle_intent(database, request), saga.SettleRequest, saga.Standing),
+            named(saga.PARK, lambda request: park_intent(database, request), saga.ParkRequest, saga.Standing),
+            named(
+                saga.ADMIT_DECISION,
+                lambda request: admit_decision(database, request),
+                saga.DecisionRequest,
+                saga.DecisionAnswer,
+            ),
+            named(
+                saga.ADMIT_RESOLUTION,
+                lambda request: admit_resolution(database, request),
+                saga.ResolutionRequest,
+                saga.ResolutionAnswer,
+            ),
+        ]
+        for tool in self.tools:
+            found.extend(_tool_activities(database, tool))
+        return found
+
+
+def _tool_activities(database: Database, tool: AnyTool) -> list[ActivityFunction]:
+    async def execute(call: saga.StepCall) -> saga.StepResult:
+        return await execute_step(database, tool, call)
+
+    async def compensate(call: saga.CompensateCall) -> saga.CompensateResult:
+        return await compensate_step(database, tool, call)
+
+    functions = [named(tool.contract.wire_name, execute, saga.StepCall, saga.StepResult)]
+    if tool.contract.writes:
+        functions.append(
+            named(tool.contract.compensate_name, compensate, saga.CompensateCall, saga.CompensateResult)
+        )
+    return functions

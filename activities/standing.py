@@ -1,0 +1,122 @@
+"""Reading how an intent stands: one row, its decisions and its effects, as one transaction sees them."""
+
+import json
+from typing import Any, Final, LiteralString
+
+from activities.database import Row, Transaction
+from contracts.envelope import Cause, IntentReport, StepReport, StepState
+from contracts.errors import ErrorInfo, SagaError
+from contracts.plan import Plan
+from contracts.reasons import Reason
+from contracts.saga import Ask, Claim, EffectSeen, IntentPhase, ParkReason, Standing
+
+INTENT_COLUMNS: Final[LiteralString] = (
+    "intent_key, intent_id, tenant, principal, agent, session_id, body_digest, plan, workflow_id, run_id,"
+    " former_run_ids, epoch, phase, cause, error, parked_reason, parked_since, parked_detail, report, final_at,"
+    " duplicate_window_seconds, occurrence, attempt"
+)
+ASK: Final[LiteralString] = """
+select r.step_id, r.expires_at, extract(epoch from r.expires_at - now())::float8 as due_in_seconds,
+    bool_or(d.verdict = 'approve') as approved, bool_or(d.verdict = 'deny') as denied
+from backstay.approval_requests r
+left join backstay.decisions d on d.intent_key = r.intent_key and d.step_id = r.step_id
+where r.intent_key = %s group by r.step_id, r.expires_at order by r.step_id
+"""
+EFFECTS: Final[LiteralString] = """
+select step_id, tool, direction, state, transaction_id, arguments, response, residue, step_key, is_pivot, source
+from backstay.effects where intent_key = %s order by transaction_id
+"""
+
+
+def ask_of(rows: list[Row]) -> Ask:
+    """Sort the asked steps by what was decided; a denial beats an approval."""
+    if not rows:
+        return Ask()
+    return Ask(
+        undecided=tuple(row["step_id"] for row in rows if not row["approved"] and not row["denied"]),
+        approved=tuple(row["step_id"] for row in rows if row["approved"] and not row["denied"]),
+        denied=tuple(row["step_id"] for row in rows if row["denied"]),
+        expires_in_seconds=max(0.0, min(row["due_in_seconds"] for row in rows)),
+        expires_at=min(row["expires_at"] for row in rows).isoformat(timespec="seconds"),
+    )
+
+
+def standing_of(row: Row, asked: list[Row], plan: Plan | None = None) -> Standing:
+    """Put an intent's row into the words of the saga."""
+    return Standing(
+        intent_id=row["intent_id"],
+        plan=plan or (Plan.parse(row["plan"]) if row["plan"] else None),
+        epoch=row["epoch"],
+        phase=IntentPhase(row["phase"]),
+        cause=Cause(row["cause"]),
+        error=ErrorInfo.model_validate_json(row["error"]) if row["error"] else None,
+        parked=ParkReason(row["parked_reason"]) if row["parked_reason"] else None,
+        parked_detail=json.loads(row["parked_detail"]) if row["parked_detail"] else None,
+        report=IntentReport.model_validate_json(row["report"]) if row["report"] else None,
+        ask=ask_of(asked),
+    )
+
+
+def effects_seen(rows: list[Row]) -> tuple[EffectSeen, ...]:
+    """List the execute rows, in landing order."""
+    return tuple(
+        EffectSeen(
+            step_id=row["step_id"], state=row["state"], transaction_id=row["transaction_id"], residue=row["residue"]
+        )
+        for row in rows
+        if row["direction"] == "execute"
+    )
+
+
+def check_owner(row: Row | None, claim: Claim) -> Row:
+    """Refuse a run that does not own the intent. Raises SagaError: INTENT_NOT_FOUND, RUN_STALE."""
+    if row is None:
+        raise SagaError(Reason.INTENT_NOT_FOUND, f"No intent with key {claim.intent_key} was admitted.")
+    if row["run_id"] != claim.run_id or row["epoch"] != claim.epoch:
+        raise SagaError(
+            Reason.RUN_STALE,
+            f"Run {claim.run_id} (epoch {claim.epoch}) no longer owns intent {row['intent_id']}.",
+            details={"run_id": claim.run_id, "epoch": claim.epoch},
+        )
+    return row
+
+
+async def locked(transaction: Transaction, claim: Claim) -> tuple[Row, list[Row], list[Row]]:
+    """Lock an intent's row and read its decisions and effects, in one round trip. Raises as `check_owner`."""
+    asked_row = await transaction.ask(
+        f"select {INTENT_COLUMNS} from backstay.intents where intent_key = %s for update",  # noqa: S608 - constants
+        (claim.intent_key,),
+    )
+    asked_decisions = await transaction.ask(ASK, (claim.intent_key,))
+    effects = await (await transaction.ask(EFFECTS, (claim.intent_key,))).all()
+    return check_owner(await asked_row.one(), claim), await asked_decisions.all(), effects
+
+
+def step_reports(plan: Plan, effects: list[Row], remembered: tuple[StepReport, ...]) -> tuple[StepReport, ...]:
+    """Tell each step by its effect row; what the tables do not hold comes from the saga's memory."""
+    rows: dict[str, Any] = {row["step_id"]: row for row in effects if row["direction"] == "execute"}
+    memory = {report.step_id: report for report in remembered}
+    reports: list[StepReport] = []
+    for step in plan.steps:
+        known = memory.get(step.step_id)
+        row = rows.get(step.step_id)
+        if row is None or row["state"] == "TOMBSTONE":
+            told = known or StepReport(step_id=step.step_id, tool=step.tool, state=StepState.PLANNED)
+            if step.writes and told.state in (StepState.DONE, StepState.EXECUTING):
+                told = told.model_copy(update={"state": StepState.SUPERSEDED})
+            reports.append(told)
+            continue
+        reports.append(
+            StepReport(
+                step_id=step.step_id,
+                tool=step.tool,
+                state=StepState.DONE if row["state"] == "LANDED" else StepState.COMPENSATED,
+                step_key=row["step_key"],
+                transaction_id=row["transaction_id"],
+                applied_args=json.loads(row["arguments"]),
+                output=json.loads(row["response"]),
+                residue=row["residue"],
+                error=known.error if known and row["state"] == "LANDED" else None,
+            )
+        )
+    return tuple(reports)

@@ -1,0 +1,77 @@
+"""The intent as an agent posts it: who, in which conversation, which steps with which arguments."""
+
+import re
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import Field
+
+from contracts.base import Contract, JsonObject, as_object
+
+STEPS_MAX: Final = 50
+STEP_ID_PATTERN: Final = r"^[a-z][a-z0-9_]{0,47}$"
+SESSION_ID_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$"
+NAME_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._:@-]{0,127}$"
+REFERENCE_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._:#-]{0,127}$"
+BINDING_PATTERN: Final = re.compile(r"^([a-z][a-z0-9_]{0,47})\.([a-z][a-z0-9_]{0,47}(?:\.[a-z][a-z0-9_]{0,47}){0,3})$")
+FROM: Final = "$from"
+"""The key that makes an object a binding."""
+INTENT_ID_PATTERN: Final = r"^int_[a-z2-7]{26}$"
+TOOL_PATTERN: Final = r"^[a-z][a-z0-9_]{0,63}(@[1-9][0-9]{0,2})?$"
+IDEMPOTENCY_KEY_PATTERN: Final = r"^[\x21-\x7e]{1,255}$"
+
+StepId = Annotated[str, Field(pattern=STEP_ID_PATTERN)]
+Name = Annotated[str, Field(pattern=NAME_PATTERN)]
+
+
+class StepRequest(Contract):
+    """One tool call. `needs` missing means: after the step before it; `[]` means: independent."""
+
+    step_id: Annotated[StepId, Field(examples=["freeze"])]
+    tool: Annotated[str, Field(pattern=TOOL_PATTERN, examples=["freeze_account_funds@1"])]
+    arguments: Annotated[JsonObject, Field(examples=[{"amount_cents": 12_500, "currency": "EUR"}])]
+    needs: Annotated[tuple[StepId, ...], Field(max_length=STEPS_MAX, strict=False, examples=[["freeze"]])] | None = None
+
+
+class Intent(Contract):
+    """What the agent wants, in full; protocol 1."""
+
+    protocol: Literal[1]
+    session_id: Annotated[str, Field(pattern=SESSION_ID_PATTERN, examples=["chat-42"])]
+    steps: Annotated[tuple[StepRequest, ...], Field(min_length=1, max_length=STEPS_MAX, strict=False)]
+    business_reference: Annotated[str, Field(pattern=REFERENCE_PATTERN, examples=["INV-2026-0815"])] | None = None
+    occurrence: Annotated[int, Field(ge=1, le=1_000, examples=[1])] = 1
+    retry_of: Annotated[str, Field(pattern=INTENT_ID_PATTERN, examples=[f"int_{'a2' * 13}"])] | None = None
+    goal: Annotated[str, Field(max_length=500, examples=["Pay the repair of the customer's bicycle."])] | None = None
+
+
+class Caller(Contract):
+    """On whose behalf and through whom: from the authenticated door, never from the model."""
+
+    tenant: Name
+    principal: Name
+    agent: Name
+
+
+class IntentRequest(Contract):
+    """Input of the workflow: an intent, its caller and what the door worked out or the harness said.
+
+    `attempt` is 1 or one more than that of `retry_of`; `business_reference` is the harness's, never the model's.
+    """
+
+    protocol: Literal[1] = 1
+    caller: Caller
+    intent: JsonObject
+    attempt: Annotated[int, Field(ge=1, le=1_000)] = 1
+    business_reference: Annotated[str, Field(pattern=REFERENCE_PATTERN)] | None = None
+    idempotency_key: Annotated[str, Field(pattern=IDEMPOTENCY_KEY_PATTERN)] | None = None
+    call_id: Annotated[str, Field(max_length=255)] | None = None
+
+
+def binding_of(value: Any) -> tuple[str, tuple[str, ...]] | None:
+    """Read `{"$from": "freeze.hold_id"}` as (step id, path); None for anything else."""
+    given = as_object(value)
+    if given is not None and set(given) == {FROM}:
+        source = given[FROM]
+        if isinstance(source, str) and (match := BINDING_PATTERN.fullmatch(source)):
+            return match.group(1), tuple(match.group(2).split("."))
+    return None

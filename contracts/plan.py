@@ -1,0 +1,102 @@
+"""The plan: an admitted intent with all that its saga will need, so that the workflow reads nothing else."""
+
+from functools import cached_property
+from typing import Self
+
+from contracts.base import JsonObject, Record
+from contracts.intent import Caller
+from contracts.keys import digest, execute_key
+from contracts.risk import LEVELS
+from contracts.tool import Dispatch, Duty, SideEffect
+
+
+class PlannedStep(Record):
+    """One step as the saga runs it; times in seconds. `resources` are the objects that its literals name."""
+
+    step_id: str
+    tool: str
+    arguments: JsonObject
+    needs: tuple[str, ...] = ()
+    dispatch: Dispatch = Dispatch.DATABASE
+    side_effect: SideEffect
+    may_refuse: bool = True
+    duty: Duty = Duty.NONE
+    level: int = 0
+    because: tuple[str, ...] = ()
+    timeout_seconds: float = 5.0
+    attempts_max: int = 10
+    resources: tuple[str, ...] = ()
+
+    @property
+    def writes(self) -> bool:
+        """True when a landed step leaves an effect."""
+        return self.side_effect is not SideEffect.READ_ONLY
+
+    @property
+    def is_pivot(self) -> bool:
+        """True when nothing before it may be compensated once it landed."""
+        return self.side_effect is SideEffect.IRREVERSIBLE
+
+
+class Plan(Record):
+    """What admission stores with the claim and every later run replays from; topological order."""
+
+    protocol: int = 1
+    intent_key: str
+    intent_id: str
+    caller: Caller
+    session_id: str
+    steps: tuple[PlannedStep, ...]
+    policy_digest: str
+    approval_valid_seconds: int
+    deadline_seconds: int
+    compensation_attempts_max: int
+    compensation_backoff_max_seconds: int
+
+    @cached_property
+    def by_id(self) -> dict[str, PlannedStep]:
+        """Steps by their id."""
+        return {step.step_id: step for step in self.steps}
+
+    @cached_property
+    def digest(self) -> str:
+        """What an approval binds to: every step with its arguments, order, duty and compensation."""
+        return digest(self.model_dump(mode="json"))
+
+    @property
+    def level(self) -> int:
+        """The highest level of its steps."""
+        return max(step.level for step in self.steps)
+
+    @property
+    def risk_level(self) -> str:
+        """The highest level as it is shown: L0..L4."""
+        return LEVELS[self.level]
+
+    @property
+    def gated_steps(self) -> tuple[PlannedStep, ...]:
+        """Steps that a person must decide."""
+        return tuple(step for step in self.steps if step.duty is not Duty.NONE)
+
+    @property
+    def tools(self) -> tuple[str, ...]:
+        """Wire names of its tools, sorted, once each."""
+        return tuple(sorted({step.tool for step in self.steps}))
+
+    def execute_key(self, step_id: str) -> str:
+        """Key of a step's one execution."""
+        return execute_key(self.intent_key, step_id)
+
+    @cached_property
+    def dependents(self) -> dict[str, frozenset[str]]:
+        """For each step all steps that build on it, directly or through others."""
+        found: dict[str, frozenset[str]] = {}
+        for step in reversed(self.steps):
+            direct = [other.step_id for other in self.steps if step.step_id in other.needs]
+            found[step.step_id] = frozenset(direct).union(*(found[other] for other in direct))
+        return found
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read a stored plan."""
+        return cls.model_validate_json(text)

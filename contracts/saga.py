@@ -1,0 +1,268 @@
+"""What travels between the saga and its activities, and between people and the saga.
+
+Every message that a person may send is one model, because Temporal's Web UI sends exactly one payload.
+"""
+
+from enum import StrEnum
+from typing import Annotated, Final, Literal
+
+from pydantic import Field
+
+from contracts.base import JsonObject, Record
+from contracts.envelope import Cause, IntentReport, Outcome, StepReport
+from contracts.errors import ErrorInfo
+from contracts.intent import NAME_PATTERN, Caller
+from contracts.plan import Plan
+
+WORKFLOW: Final = "IntentWorkflow"
+ADMIT: Final = "admit_intent"
+CLOSE: Final = "close_intent"
+SETTLE: Final = "settle_intent"
+PARK: Final = "park_intent"
+ADMIT_DECISION: Final = "admit_decision"
+ADMIT_RESOLUTION: Final = "admit_resolution"
+
+SEARCH_STATE: Final = "BackstayState"
+SEARCH_TENANT: Final = "BackstayTenant"
+SEARCH_AGENT: Final = "BackstayAgent"
+SEARCH_RISK: Final = "BackstayRisk"
+SEARCH_TOOLS: Final = "BackstayTools"
+SEARCH_KEYWORDS: Final = (SEARCH_STATE, SEARCH_TENANT, SEARCH_AGENT, SEARCH_RISK)
+
+
+class IntentPhase(StrEnum):
+    """The phase column: changed only by compare-and-set."""
+
+    ADMITTED = "ADMITTED"
+    CLOSING = "CLOSING"
+    COMMITTED = "COMMITTED"
+    COMPENSATED = "COMPENSATED"
+    NOT_APPLIED = "NOT_APPLIED"
+
+    @property
+    def is_final(self) -> bool:
+        """True when nothing can change it any more."""
+        return self not in (IntentPhase.ADMITTED, IntentPhase.CLOSING)
+
+    @property
+    def outcome(self) -> Outcome:
+        """The phase as an outcome; PENDING while it is open."""
+        return Outcome(self.value) if self.is_final else Outcome.PENDING
+
+
+class ParkReason(StrEnum):
+    """Why an intent rests until an operator acts."""
+
+    INTERRUPTED = "INTERRUPTED"
+    MISMATCH = "MISMATCH"
+    COMPENSATION_REFUSED = "COMPENSATION_REFUSED"
+    STUCK_AFTER_PIVOT = "STUCK_AFTER_PIVOT"
+
+
+class Claim(Record):
+    """Who acts on an intent: refused when run or epoch is stale."""
+
+    intent_key: str
+    workflow_id: str
+    run_id: str
+    epoch: int
+
+
+class AdmitRequest(Record):
+    """Input of admission: the workflow's own input, unread, and the run that asks."""
+
+    request: JsonObject
+    workflow_id: str
+    run_id: str
+
+
+class Ask(Record):
+    """The human decisions of an intent: what is asked, what was decided, how long it may still be decided."""
+
+    undecided: tuple[str, ...] = ()
+    approved: tuple[str, ...] = ()
+    denied: tuple[str, ...] = ()
+    expires_in_seconds: float = 0.0
+    expires_at: str = ""
+
+
+class Standing(Record):
+    """How an intent stands in the database, as one transaction saw it."""
+
+    intent_id: str
+    plan: Plan | None = None
+    epoch: int = 1
+    phase: IntentPhase = IntentPhase.ADMITTED
+    cause: Cause = Cause.NONE
+    error: ErrorInfo | None = None
+    parked: ParkReason | None = None
+    parked_detail: JsonObject | None = None
+    report: IntentReport | None = None
+    ask: Ask = Ask()
+    duplicate: bool = False
+    """True when another workflow owns the intent: this run ends without having written anything."""
+
+
+class StepCall(Record):
+    """Input of a tool's activity; `arguments` stay raw and are validated inside."""
+
+    claim: Claim
+    caller: Caller
+    intent_id: str
+    step_id: str
+    step_key: str
+    arguments: JsonObject
+    plan_digest: str
+    policy_digest: str
+    gated: bool = False
+    approval_valid_seconds: int = 0
+
+
+class StepResult(Record):
+    """A landed step. `transaction_id` is None for a tool that only reads."""
+
+    step_id: str
+    step_key: str
+    transaction_id: int | None = None
+    applied_args: JsonObject
+    output: JsonObject
+
+
+class CompensateCall(Record):
+    """Input of a compensating activity; its arguments come from the effect row, never from a message."""
+
+    claim: Claim
+    caller: Caller
+    intent_id: str
+    step_id: str
+    execute_key: str
+    compensate_key: str
+    policy_digest: str
+
+
+class CompensateResult(Record):
+    """A compensation that is done; `undone` is False when there was nothing to undo."""
+
+    step_id: str
+    step_key: str
+    transaction_id: int
+    undone: bool
+    residue: str | None = None
+
+
+class CloseRequest(Record):
+    """Ask for the way back: no step may land any more."""
+
+    claim: Claim
+    cause: Cause
+    error: ErrorInfo | None = None
+    actor: str | None = None
+
+
+class EffectSeen(Record):
+    """One execute row of the barrier."""
+
+    step_id: str
+    state: Literal["LANDED", "COMPENSATED", "TOMBSTONE"]
+    transaction_id: int
+    residue: str | None = None
+
+
+class Closed(Record):
+    """Answer of `close_intent`: how it stands and all effects that ever landed.
+
+    `past_pivot`: a step that cannot be undone has landed, so the way back is shut.
+    `due_in_seconds`: the expiry that was named as cause has not come yet by the database's clock.
+    """
+
+    standing: Standing
+    effects: tuple[EffectSeen, ...] = ()
+    past_pivot: bool = False
+    due_in_seconds: float | None = None
+
+
+class SettleRequest(Record):
+    """Ask for the final phase; `steps` is what the saga remembers and the tables do not hold."""
+
+    claim: Claim
+    steps: tuple[StepReport, ...] = ()
+
+
+class ParkRequest(Record):
+    """Put an intent to rest until an operator acts."""
+
+    claim: Claim
+    reason: ParkReason
+    detail: JsonObject
+
+
+DecisionId = Annotated[str, Field(pattern=NAME_PATTERN)]
+
+
+class Decision(Record):
+    """What a person decides about one step or, without `step_id`, about all that are asked."""
+
+    decision_id: DecisionId
+    plan_digest: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    verdict: Literal["approve", "deny"]
+    approver: Annotated[str, Field(pattern=NAME_PATTERN)]
+    step_id: str | None = None
+    reason: Annotated[str, Field(max_length=500)] = ""
+
+
+class DecisionRequest(Record):
+    """Input of `admit_decision`."""
+
+    claim: Claim
+    decision: Decision
+    door: Literal["update", "signal"]
+
+
+class DecisionAnswer(Record):
+    """What became of a decision: whether it counts, and what is asked now."""
+
+    accepted: bool
+    error: ErrorInfo | None = None
+    ask: Ask = Ask()
+
+
+class Cancellation(Record):
+    """Ask to stop an intent."""
+
+    reason: Annotated[str, Field(max_length=500)] = ""
+    requested_by: Annotated[str, Field(pattern=NAME_PATTERN)] = "unknown"
+
+
+class Resolution(Record):
+    """What an operator decides about a parked intent: a verb for one step, or for the whole."""
+
+    resolution_id: DecisionId
+    verb: Literal["retry", "skip", "done", "close", "forward"]
+    operator: Annotated[str, Field(pattern=NAME_PATTERN)]
+    step_id: str | None = None
+    evidence: Annotated[str, Field(max_length=2_000)] = ""
+
+
+class ResolutionRequest(Record):
+    """Input of `admit_resolution`."""
+
+    claim: Claim
+    resolution: Resolution
+
+
+class ResolutionAnswer(Record):
+    """What became of a resolution, and how the intent stands after it."""
+
+    accepted: bool
+    error: ErrorInfo | None = None
+    standing: Standing | None = None
+    residue: str | None = None
+
+
+class MessageAnswer(Record):
+    """Answer to an update: was it taken, and how does the intent stand?"""
+
+    accepted: bool
+    message: str
+    error: ErrorInfo | None = None
+    outcome: Outcome = Outcome.PENDING

@@ -1,0 +1,58 @@
+"""What Temporal's own Web UI and CLI show of a saga: a Markdown card, with JSON that can be pasted as it is."""
+
+import json
+
+from workflows.state import Stage, State
+
+
+def markdown(state: State) -> str:
+    """Draw the card: headline, table of steps, and the messages that are possible now."""
+    lines = [f"### {state.outcome()} ({state.stage.lower()})", ""]
+    if state.plan is None:
+        return "\n".join([*lines, "Waiting for admission."])
+    lines += ["| step | tool | state | level | duty | transaction | note |", "|---|---|---|---|---|---|---|"]
+    reports = {report.step_id: report for report in state.snapshot().steps}
+    for step in state.plan.steps:
+        report = reports.get(step.step_id)
+        note = ""
+        if report is not None:
+            note = report.residue or (report.error.code.value if report.error else "")
+        shown = report.state if report is not None else "PLANNED"
+        number = report.transaction_id if report is not None and report.transaction_id is not None else ""
+        lines.append(
+            f"| {step.step_id} | {step.tool} | {shown} | L{step.level} | {step.duty} | {number} | {_cell(note)} |"
+        )
+    if state.stage is Stage.AWAITING_APPROVAL:
+        lines += ["", f"Waiting for {state.waiting_for()}.", "", "Update `decide`, paste and complete:", ""]
+        lines += _block(
+            {
+                "decision_id": "choose-one",
+                "plan_digest": state.plan.digest,
+                "verdict": "approve",
+                "approver": "your-name",
+                "reason": "",
+            }
+        )
+        for step in state.plan.gated_steps:
+            lines += ["", f"`{step.step_id}` asks because: {_cell('; '.join(step.because))}", ""]
+            lines += _block({"tool": step.tool, "arguments": step.arguments})
+    if state.stage is Stage.PARKED:
+        lines += ["", f"Parked: {state.parked}. Update `resolve`, paste and complete:", ""]
+        lines += _block(
+            {
+                "resolution_id": "choose-one",
+                "verb": "close",
+                "operator": "your-name",
+                "step_id": None,
+                "evidence": "",
+            }
+        )
+    return "\n".join(lines)
+
+
+def _block(value: object) -> list[str]:
+    return ["```json", json.dumps(value, ensure_ascii=True, indent=2), "```"]
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ").replace("`", "'")

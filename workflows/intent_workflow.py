@@ -1,0 +1,416 @@
+"""The driver: turns the reducer's commands into activities and timers, and their results into events.
+
+It decides nothing. Each command runs in a task of its own that no cancel reaches: Temporal's cancel hits the main
+coroutine only and becomes one more event. The run completes with its envelope; it fails only for a rejection that
+may be retried (so that the same id may start again), and a bug of ours fails the workflow *task*, which stops, is
+mended and resumes. Shape after the trials in `docs/driver.md`.
+"""
+
+import asyncio
+from collections.abc import Coroutine
+from datetime import timedelta
+from typing import Any, Final, TypeVar
+
+from pydantic import BaseModel
+from temporalio import workflow
+from temporalio.common import RetryPolicy, SearchAttributeKey, SearchAttributePair
+from temporalio.exceptions import ActivityError, ApplicationError, TimeoutError as TemporalTimeoutError
+
+from contracts import saga
+from contracts.envelope import Envelope, Meta, intent_envelope
+from contracts.errors import ErrorInfo, SagaError
+from contracts.keys import compensate_key, execute_key
+from contracts.plan import PlannedStep
+from contracts.reasons import Reason
+from contracts.tool import Dispatch
+from workflows import commands as do
+from workflows import events as on
+from workflows.details import markdown
+from workflows.reducer import advance, begin
+from workflows.state import Stage, State
+
+T = TypeVar("T", bound=BaseModel)
+
+LOCAL_SECONDS: Final = timedelta(seconds=5)
+ORDINARY_SECONDS: Final = timedelta(seconds=10)
+LOCAL_RETRY: Final = RetryPolicy(
+    initial_interval=timedelta(milliseconds=100), backoff_coefficient=2.0, maximum_attempts=2
+)
+ENGINE_RETRY: Final = RetryPolicy(initial_interval=timedelta(milliseconds=500), maximum_interval=timedelta(seconds=10))
+MESSAGES_MAX: Final = 500
+
+_STATE: Final = SearchAttributeKey.for_keyword(saga.SEARCH_STATE)
+_TENANT: Final = SearchAttributeKey.for_keyword(saga.SEARCH_TENANT)
+_AGENT: Final = SearchAttributeKey.for_keyword(saga.SEARCH_AGENT)
+_RISK: Final = SearchAttributeKey.for_keyword(saga.SEARCH_RISK)
+_TOOLS: Final = SearchAttributeKey.for_keyword_list(saga.SEARCH_TOOLS)
+
+
+@workflow.defn(name=saga.WORKFLOW)
+class IntentWorkflow:
+    """One intent, from admission to its envelope."""
+
+    @workflow.init
+    def __init__(self, request: Any = None) -> None:
+        """Start the reducer here: messages can arrive before `run`. `request` is read by admission only."""
+        self._request: Any = request
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._bug: BaseException | None = None
+        self._finish: do.Finish | None = None
+        self._messages = 0
+        self._state: State = State()
+        self._state, commands = begin()
+        self._emit(commands)
+
+    @workflow.run
+    async def run(self, request: Any = None) -> Envelope:  # noqa: ARG002 - read in __init__
+        """Carry the intent to its envelope. Raises ApplicationError for a rejection that may be posted again."""
+        while not (self._finish is not None and workflow.all_handlers_finished()):
+            try:
+                await workflow.wait_condition(
+                    lambda: self._bug is not None
+                    or (self._finish is not None and workflow.all_handlers_finished())
+                )
+            except asyncio.CancelledError:
+                self._take(on.CancelRequested(saga.Cancellation(reason="cancelled in Temporal", requested_by="temporal")))
+            if self._bug is not None:
+                raise self._bug
+        self._show(self._state)
+        finish = self._finish
+        envelope = self._envelope(finish.error)
+        if finish.failed and finish.error is not None:
+            raise ApplicationError(
+                finish.error.message,
+                envelope.model_dump(mode="json"),
+                type=finish.error.code.value,
+                non_retryable=True,
+            )
+        return envelope
+
+    # --- messages: one handler each, as update (answered) and as signal -----------------------------------------
+
+    @workflow.update(name="decide", description="Approve or deny what is asked; answered.")
+    async def decide(self, decision: saga.Decision) -> saga.MessageAnswer:
+        """Take a person's decision; the database judges it."""
+        return await self._decide(decision, "update")
+
+    @decide.validator
+    def _check_decide(self, decision: saga.Decision) -> None:
+        self._check_open()
+
+    @workflow.signal(name="decide", description="Approve or deny what is asked; not answered.")
+    async def decide_signal(self, decision: saga.Decision) -> None:
+        """Take a person's decision without answering."""
+        if self._messages < MESSAGES_MAX:
+            await self._decide(decision, "signal")
+
+    @workflow.update(name="cancel", description="Stop the intent and undo what landed; answered.")
+    async def cancel(self, cancellation: saga.Cancellation) -> saga.MessageAnswer:
+        """Take a wish to stop."""
+        return self._cancel(cancellation)
+
+    @cancel.validator
+    def _check_cancel(self, cancellation: saga.Cancellation) -> None:
+        self._check_open()
+
+    @workflow.signal(name="cancel", description="Stop the intent and undo what landed; not answered.")
+    async def cancel_signal(self, cancellation: saga.Cancellation) -> None:
+        """Take a wish to stop without answering."""
+        self._cancel(cancellation)
+
+    @workflow.update(name="resolve", description="Say how a parked intent goes on; answered.")
+    async def resolve(self, resolution: saga.Resolution) -> saga.MessageAnswer:
+        """Take an operator's verb; the database judges it."""
+        return await self._resolve(resolution)
+
+    @resolve.validator
+    def _check_resolve(self, resolution: saga.Resolution) -> None:
+        self._check_open()
+
+    @workflow.signal(name="resolve", description="Say how a parked intent goes on; not answered.")
+    async def resolve_signal(self, resolution: saga.Resolution) -> None:
+        """Take an operator's verb without answering."""
+        if self._messages < MESSAGES_MAX:
+            await self._resolve(resolution)
+
+    @workflow.query(description="The envelope as it stands.")
+    def status(self) -> Envelope:
+        """Answer with the envelope as it stands."""
+        return self._envelope(self._state.error)
+
+    def _check_open(self) -> None:
+        if self._state.stage is Stage.FINISHED:
+            raise ApplicationError("The intent has its outcome; nothing can change it.", type=Reason.TOO_LATE.value)
+        if self._messages >= MESSAGES_MAX:
+            raise ApplicationError("This intent has had its messages; ask an operator.", type=Reason.RATE_LIMITED.value)
+
+    async def _decide(self, decision: saga.Decision, door: str) -> saga.MessageAnswer:
+        self._messages += 1
+        await workflow.wait_condition(lambda: self._state.plan is not None or self._state.stage is Stage.FINISHED)
+        if self._state.stage is Stage.FINISHED:
+            return self._answer(accepted=False, message="The intent has its outcome; the decision changed nothing.")
+        request = saga.DecisionRequest(claim=self._claim(), decision=decision, door=door)  # type: ignore[arg-type]
+        try:
+            answer = await self._call(saga.ADMIT_DECISION, request, saga.DecisionAnswer)
+        except SagaError as error:
+            return self._answer(accepted=False, message=str(error), error=error.info)
+        self._take(on.DecisionAdmitted(answer))
+        message = answer.error.message if answer.error else f"{decision.verdict}d"
+        return self._answer(accepted=answer.accepted, message=message, error=answer.error)
+
+    async def _resolve(self, resolution: saga.Resolution) -> saga.MessageAnswer:
+        self._messages += 1
+        if self._state.stage is not Stage.PARKED:
+            return self._answer(accepted=False, message="The intent is not parked; there is nothing to resolve.")
+        request = saga.ResolutionRequest(claim=self._claim(), resolution=resolution)
+        try:
+            answer = await self._call(saga.ADMIT_RESOLUTION, request, saga.ResolutionAnswer)
+        except SagaError as error:
+            return self._answer(accepted=False, message=str(error), error=error.info)
+        if self._state.stage is Stage.PARKED:
+            self._take(on.Resolved(resolution, answer))
+        message = answer.error.message if answer.error else f"{resolution.verb} taken"
+        return self._answer(accepted=answer.accepted, message=message, error=answer.error)
+
+    def _cancel(self, cancellation: saga.Cancellation) -> saga.MessageAnswer:
+        open_stages = (Stage.ADMITTING, Stage.AWAITING_APPROVAL, Stage.FORWARD)
+        if self._state.stage not in open_stages or self._state.past_pivot:
+            return self._answer(accepted=False, message=f"Too late: the intent is {self._state.stage.lower()}.")
+        self._take(on.CancelRequested(cancellation))
+        return self._answer(accepted=True, message="The intent is being stopped.")
+
+    def _answer(self, *, accepted: bool, message: str, error: ErrorInfo | None = None) -> saga.MessageAnswer:
+        return saga.MessageAnswer(accepted=accepted, message=message, error=error, outcome=self._state.outcome())
+
+    # --- commands -------------------------------------------------------------------------------------------------
+
+    def _take(self, event: on.Event) -> None:
+        """Feed one event to the reducer; synchronous, so that nothing comes between state and commands."""
+        self._state, commands = advance(self._state, event)
+        self._emit(commands)
+        if self._state.stage in (Stage.AWAITING_APPROVAL, Stage.PARKED):
+            self._show(self._state)
+
+    def _emit(self, commands: tuple[do.Command, ...]) -> None:
+        for command in commands:
+            if isinstance(command, do.Finish):
+                self._finish = command
+                continue
+            task = asyncio.create_task(self._do(command))
+            self._tasks.add(task)
+            task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._bug = error
+
+    async def _do(self, command: do.Command) -> None:
+        """Carry out one command and feed back what came of it."""
+        match command:
+            case do.Execute():
+                self._take(await self._execute(command))
+            case do.Compensate():
+                self._take(await self._compensate(command))
+            case do.Ask():
+                await self._ask(command)
+            case _:
+                self._take(await self._engine(command))
+
+    async def _engine(self, command: do.Command) -> on.Event:
+        """Admit, close, settle or park: never given up before the database has answered."""
+        try:
+            match command:
+                case do.Admit():
+                    info = workflow.info()
+                    admit = saga.AdmitRequest(request=self._request, workflow_id=info.workflow_id, run_id=info.run_id)
+                    return on.Admitted(await self._call(saga.ADMIT, admit, saga.Standing))
+                case do.CloseIntent(cause, error, actor):
+                    close = saga.CloseRequest(claim=self._claim(), cause=cause, error=error, actor=actor)
+                    return on.IntentClosed(await self._call(saga.CLOSE, close, saga.Closed))
+                case do.Settle():
+                    steps = tuple(step.report() for step in self._state.steps.values())
+                    settle = saga.SettleRequest(claim=self._claim(), steps=steps)
+                    return on.Admitted(await self._call(saga.SETTLE, settle, saga.Standing))
+                case do.Park(reason, detail):
+                    park = saga.ParkRequest(claim=self._claim(), reason=reason, detail=detail)
+                    return on.Admitted(await self._call(saga.PARK, park, saga.Standing))
+                case _:
+                    raise AssertionError(f"no activity for {command}")
+        except SagaError as error:
+            if error.reason is Reason.RUN_STALE:
+                return on.RunStale()
+            if isinstance(command, do.Admit):
+                return on.Rejected(error.info)
+            raise
+
+    async def _execute(self, command: do.Execute) -> on.Event:
+        plan = self._state.known_plan
+        step = plan.by_id[command.step_id]
+        call = saga.StepCall(
+            claim=self._claim(),
+            caller=plan.caller,
+            intent_id=plan.intent_id,
+            step_id=step.step_id,
+            step_key=execute_key(plan.intent_key, step.step_id),
+            arguments=command.arguments,
+            plan_digest=plan.digest,
+            policy_digest=plan.policy_digest,
+            gated=step.duty.rank > 0,
+            approval_valid_seconds=plan.approval_valid_seconds,
+        )
+        passed = (workflow.now() - workflow.info().start_time).total_seconds()
+        left = timedelta(seconds=max(1.0, plan.deadline_seconds - passed))
+        try:
+            result = await self._call(
+                step.tool, call, saga.StepResult, step=step, attempts_max=step.attempts_max, within=left
+            )
+        except SagaError as error:
+            return on.StepRefused(step.step_id, error.info)
+        return on.StepLanded(result)
+
+    async def _compensate(self, command: do.Compensate) -> on.Event:
+        plan = self._state.known_plan
+        step = plan.by_id[command.step_id]
+        call = saga.CompensateCall(
+            claim=self._claim(),
+            caller=plan.caller,
+            intent_id=plan.intent_id,
+            step_id=step.step_id,
+            execute_key=execute_key(plan.intent_key, step.step_id),
+            compensate_key=compensate_key(plan.intent_key, step.step_id, command.ordinal),
+            policy_digest=plan.policy_digest,
+        )
+        try:
+            result = await self._call(
+                f"{step.tool}.compensate",
+                call,
+                saga.CompensateResult,
+                step=step,
+                attempts_max=plan.compensation_attempts_max,
+                interval_max=timedelta(seconds=plan.compensation_backoff_max_seconds),
+            )
+        except SagaError as error:
+            return on.CompensationRefused(step.step_id, error.info)
+        return on.StepCompensated(result)
+
+    async def _ask(self, command: do.Ask) -> None:
+        """Wait until the decision is made or its time is over; the database judges which came first."""
+        self._upsert(self._state.stage.value)
+        try:
+            await workflow.wait_condition(
+                lambda: self._state.stage is not Stage.AWAITING_APPROVAL,
+                timeout=timedelta(seconds=max(1.0, command.expires_in_seconds)),
+                timeout_summary=f"decision about {', '.join(command.step_ids)}",
+            )
+        except asyncio.TimeoutError:
+            self._take(on.ApprovalDue())
+
+    async def _call(  # noqa: PLR0913 - one named value per knob of an activity
+        self,
+        name: str,
+        request: BaseModel,
+        gives: type[T],
+        *,
+        step: PlannedStep | None = None,
+        attempts_max: int = 0,
+        interval_max: timedelta = timedelta(seconds=10),
+        within: timedelta | None = None,
+    ) -> T:
+        """Run an activity: locally twice where it is short and ours, then by the same name as an ordinary one.
+
+        Raises SagaError for every refusal, and OUTCOME or DEPENDENCY reasons when attempts ran out.
+        """
+        if step is None or step.dispatch is Dispatch.DATABASE:
+            try:
+                return await workflow.execute_local_activity(
+                    name,
+                    request,
+                    result_type=gives,
+                    start_to_close_timeout=LOCAL_SECONDS,
+                    retry_policy=LOCAL_RETRY,
+                )
+            except (ActivityError, ApplicationError) as error:
+                refused = refusal_of(error)
+                if not refused.reason.is_transient:
+                    raise refused from None
+        try:
+            return await workflow.execute_activity(
+                name,
+                request,
+                result_type=gives,
+                start_to_close_timeout=timedelta(seconds=step.timeout_seconds) if step else ORDINARY_SECONDS,
+                schedule_to_close_timeout=within,
+                retry_policy=RetryPolicy(
+                    initial_interval=timedelta(milliseconds=500),
+                    maximum_interval=interval_max,
+                    maximum_attempts=attempts_max,
+                ),
+            )
+        except (ActivityError, ApplicationError) as error:
+            raise refusal_of(error) from None
+
+    def _claim(self) -> saga.Claim:
+        info = workflow.info()
+        return saga.Claim(
+            intent_key=self._state.known_plan.intent_key,
+            workflow_id=info.workflow_id,
+            run_id=info.run_id,
+            epoch=self._state.epoch,
+        )
+
+    # --- what people see ----------------------------------------------------------------------------------------
+
+    def _envelope(self, error: ErrorInfo | None) -> Envelope:
+        state, duplicate = self._state, bool(self._finish and self._finish.duplicate)
+        elapsed = workflow.now() - workflow.info().start_time
+        return intent_envelope(
+            state.snapshot(),
+            error,
+            Meta(
+                intent_id=state.intent_id,
+                timestamp=workflow.now().isoformat(timespec="milliseconds"),
+                duration_ms=int(elapsed.total_seconds() * 1000),
+                duplicate=duplicate,
+                duplicate_of=state.intent_id if duplicate else None,
+            ),
+        )
+
+    def _show(self, state: State) -> None:
+        """Tell Temporal's own UI: the state as a search attribute, the card as Markdown."""
+        if state.stage is Stage.FINISHED:
+            self._upsert(state.outcome().value)
+        elif state.stage is Stage.PARKED:
+            self._upsert(Stage.PARKED.value)
+        workflow.set_current_details(markdown(state))
+
+    def _upsert(self, value: str) -> None:
+        pairs: list[SearchAttributePair[Any]] = [SearchAttributePair(_STATE, value)]
+        if plan := self._state.plan:
+            pairs += [
+                SearchAttributePair(_TENANT, plan.caller.tenant),
+                SearchAttributePair(_AGENT, plan.caller.agent),
+                SearchAttributePair(_RISK, plan.risk_level),
+                SearchAttributePair(_TOOLS, list(plan.tools)),
+            ]
+        current = workflow.info().typed_search_attributes
+        if any(current.get(pair.key) != pair.value for pair in pairs):
+            workflow.upsert_search_attributes([pair.key.value_set(pair.value) for pair in pairs])
+
+
+def refusal_of(error: ActivityError | ApplicationError) -> SagaError:
+    """Unwrap what an activity said: a local failure is bare, an ordinary one wrapped, a timeout has no reason."""
+    cause = error.cause if isinstance(error, ActivityError) else error
+    if isinstance(cause, ApplicationError) and cause.type in Reason.__members__:
+        details = cause.details[0] if cause.details else None
+        if isinstance(details, dict):
+            refused = SagaError(Reason(cause.type), cause.message)
+            refused.info = ErrorInfo.model_validate(details)
+            return refused
+        return SagaError(Reason(cause.type), cause.message)
+    if isinstance(cause, TemporalTimeoutError):
+        return SagaError(Reason.DEPENDENCY_DOWN, "The activity did not answer in time.")
+    return SagaError(Reason.INTERNAL, "The activity failed in a way it has no reason for.")
+
+
+__all__ = ["IntentWorkflow", "refusal_of"]

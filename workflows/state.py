@@ -1,0 +1,123 @@
+"""What a saga remembers. Never the truth about money (that is in the database), only where it is on its way."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from types import MappingProxyType
+
+from contracts.base import JsonObject
+from contracts.envelope import Cause, IntentReport, Outcome, StepReport, StepState
+from contracts.errors import ErrorInfo
+from contracts.plan import Plan
+from contracts.saga import Ask, Cancellation, ParkReason
+
+
+class Stage(StrEnum):
+    """Where the saga is on its way."""
+
+    ADMITTING = "ADMITTING"
+    AWAITING_APPROVAL = "AWAITING_APPROVAL"
+    FORWARD = "FORWARD"
+    CLOSING = "CLOSING"
+    COMPENSATING = "COMPENSATING"
+    SETTLING = "SETTLING"
+    PARKING = "PARKING"
+    PARKED = "PARKED"
+    FINISHED = "FINISHED"
+
+
+RUNNING = frozenset({StepState.EXECUTING, StepState.COMPENSATING})
+GONE = frozenset({StepState.COMPENSATED, StepState.SUPERSEDED, StepState.PLANNED, StepState.REFUSED})
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step as the saga remembers it."""
+
+    step_id: str
+    tool: str
+    state: StepState = StepState.PLANNED
+    step_key: str | None = None
+    transaction_id: int | None = None
+    applied_args: JsonObject | None = None
+    output: JsonObject | None = None
+    residue: str | None = None
+    error: ErrorInfo | None = None
+
+    def report(self) -> StepReport:
+        """Show it to people."""
+        return StepReport(
+            step_id=self.step_id,
+            tool=self.tool,
+            state=self.state,
+            step_key=self.step_key,
+            transaction_id=self.transaction_id,
+            applied_args=self.applied_args,
+            output=self.output,
+            residue=self.residue,
+            error=self.error,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """The whole memory of a saga; replaced, never edited."""
+
+    stage: Stage = Stage.ADMITTING
+    plan: Plan | None = None
+    intent_id: str | None = None
+    epoch: int = 0
+    steps: Mapping[str, Step] = field(default_factory=lambda: MappingProxyType[str, Step]({}))
+    ask: Ask = Ask()
+    cause: Cause = Cause.NONE
+    error: ErrorInfo | None = None
+    cancellation: Cancellation | None = None
+    past_pivot: bool = False
+    parked: ParkReason | None = None
+    report: IntentReport | None = None
+
+    @property
+    def known_plan(self) -> Plan:
+        """The plan; only asked for after admission brought one."""
+        assert self.plan is not None, "no plan before admission"
+        return self.plan
+
+    def with_step(self, step_id: str, **changes: object) -> "State":
+        """Replace what is remembered of one step."""
+        steps = dict(self.steps)
+        steps[step_id] = replace(steps[step_id], **changes)  # type: ignore[arg-type]
+        return replace(self, steps=MappingProxyType(steps))
+
+    def running(self) -> tuple[str, ...]:
+        """Steps whose activity has not answered yet, in plan order."""
+        return tuple(step.step_id for step in self.steps.values() if step.state in RUNNING)
+
+    def outcome(self) -> Outcome:
+        """The outcome as it can be told now."""
+        if self.report is not None:
+            return self.report.outcome
+        return Outcome.PARKED if self.stage is Stage.PARKED else Outcome.PENDING
+
+    def snapshot(self) -> IntentReport:
+        """Tell people how it stands: the final report, or what is remembered."""
+        if self.report is not None:
+            return self.report
+        return IntentReport(
+            outcome=self.outcome(),
+            cause=self.cause,
+            steps=tuple(step.report() for step in self.steps.values()),
+            waiting_for=self.waiting_for(),
+            plan_digest=self.plan.digest if self.plan else None,
+        )
+
+    def waiting_for(self) -> str | None:
+        """In words, what must happen next."""
+        match self.stage:
+            case Stage.AWAITING_APPROVAL:
+                return f"a decision about {', '.join(self.ask.undecided)} until {self.ask.expires_at}"
+            case Stage.PARKED:
+                return f"an operator ({self.parked})"
+            case Stage.FINISHED:
+                return None
+            case _:
+                return f"{self.stage.lower()}: {', '.join(self.running()) or 'the database'}"
