@@ -1,0 +1,100 @@
+"""Bindings: an argument that is another step's output, written `{"$from": "freeze.hold_id"}`."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from contracts.base import JsonObject, as_array, as_object, items_of
+from contracts.errors import FieldProblem, Phase, SagaError
+from contracts.intent import FROM, binding_of
+from contracts.reasons import Reason
+from contracts.wire import Path, path_text
+
+
+@dataclass(frozen=True)
+class Binding:
+    """The argument at `target` is the field `source` of the output of step `step_id`."""
+
+    target: Path
+    step_id: str
+    source: tuple[str, ...]
+
+    @property
+    def source_text(self) -> str:
+        """Where the value comes from, as it was written: `freeze.hold_id`."""
+        return ".".join((self.step_id, *self.source))
+
+
+def bindings_of(arguments: JsonObject) -> tuple[tuple[Binding, ...], tuple[Path, ...]]:
+    """List the bindings inside `arguments`, and the places where something has a `$from` but is none.
+
+    The arguments as a whole cannot be a binding: an output is never taken for a call unread.
+    """
+    found: list[Binding] = []
+    malformed: list[Path] = []
+    for path, value in _sources((), arguments):
+        binding = binding_of(value)
+        if binding is None or not path:
+            malformed.append(path)
+        else:
+            found.append(Binding(path, *binding))
+    return tuple(found), tuple(malformed)
+
+
+def resolve(arguments: JsonObject, outputs: Mapping[str, JsonObject]) -> JsonObject:
+    """Copy `arguments` with each binding replaced by the recorded output it names; outputs are data, never read as bindings.
+
+    Raises: SagaError(ARGUMENTS_INVALID), phase execution, when a recorded output lacks what the plan promised.
+    """
+    return {key: _resolved((key,), value, outputs) for key, value in arguments.items()}
+
+
+def _sources(path: Path, value: Any) -> Iterator[tuple[Path, Any]]:
+    given = as_object(value)
+    if given is not None and FROM in given:
+        yield path, given
+        return
+    for key, item in items_of(value):
+        yield from _sources((*path, key), item)
+
+
+def _resolved(path: Path, value: Any, outputs: Mapping[str, JsonObject]) -> Any:
+    if (items := as_array(value)) is not None:
+        return [_resolved((*path, index), item, outputs) for index, item in enumerate(items)]
+    given = as_object(value)
+    if given is None:
+        return value
+    if FROM not in given:
+        return {key: _resolved((*path, key), item, outputs) for key, item in given.items()}
+    binding = binding_of(given)
+    if binding is None:
+        raise _unresolved(path, str(given[FROM])[:100], "it is no binding")
+    step_id, source = binding
+    found: Any = outputs.get(step_id)
+    for name in source:
+        inside = as_object(found)
+        if inside is None or name not in inside:
+            raise _unresolved(path, ".".join((step_id, *source)), "the recorded output has no such field")
+        found = inside[name]
+    return found
+
+
+def _unresolved(path: Path, source: str, why: str) -> SagaError:
+    message = (
+        f"The binding {source!r} cannot be resolved: {why}. The tool's output does not keep its contract; report it."
+    )
+    return SagaError(
+        Reason.ARGUMENTS_INVALID,
+        message,
+        details={"source": source, "path": path_text(path)},
+        fields=[
+            FieldProblem(
+                path=path_text(path),
+                code="binding_unresolved",
+                message=message,
+                allowed="a field of the recorded output",
+                example={FROM: "freeze.hold_id"},
+            )
+        ],
+        phase=Phase.EXECUTION,
+    )

@@ -1,0 +1,148 @@
+"""The canonical form of an intent: two posts that mean the same have the same bytes (DESIGN.md section 5).
+
+Names that the model chose (step ids) and the order in which it happened to list independent steps mean nothing; what
+the steps are, their arguments and what feeds what mean everything. So steps are named by their position in an order
+that follows from their contents alone. Arguments keep every byte and every array its order.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from contracts.base import JsonObject, as_array, as_object
+from contracts.graph import Node, direct_needs, ordered
+from contracts.intent import FROM, binding_of
+from contracts.keys import canonical_json
+from contracts.shape import shape_of
+
+Ranks = dict[str, int]
+
+
+@dataclass(frozen=True)
+class Canonical:
+    """The form of the key (identity fields only), of the digest (all arguments), and each step's position in both."""
+
+    identity: list[JsonObject]
+    full: list[JsonObject]
+    positions: Mapping[str, int]
+
+
+def canonical_form(nodes: Sequence[Node]) -> Canonical:
+    """Work out the canonical form of steps without cycles, given in any order.
+
+    Independent steps that equal each other in everything are interchangeable, so their order is free. Equal steps in
+    graphs so symmetric that colour refinement cannot tell inequivalent places apart (two triangles and a hexagon of
+    equal calls) still get a correct form, but then it may depend on the order posted: such a post is a new intent.
+    """
+    filled = {node.step_id: _filled(node) for node in nodes}
+    identity = {node.step_id: _identity(node, filled[node.step_id]) for node in nodes}
+    line = _line(nodes, identity, filled)
+    positions = {node.step_id: number for number, node in enumerate(line)}
+    needs = direct_needs(line)
+
+    def form(arguments: Mapping[str, JsonObject]) -> list[JsonObject]:
+        return [
+            {
+                "tool": node.contract.name,
+                "arguments": _positioned(arguments[node.step_id], positions),
+                "needs": sorted(positions[need] for need in needs[node.step_id]),
+            }
+            for node in line
+        ]
+
+    return Canonical(form(identity), form(filled), positions)
+
+
+def _filled(node: Node) -> JsonObject:
+    filled: JsonObject = shape_of(node.contract.input).with_defaults(node.arguments)
+    return filled
+
+
+def _identity(node: Node, arguments: JsonObject) -> JsonObject:
+    names = node.contract.identity_fields
+    return arguments if names is None else {key: value for key, value in arguments.items() if key in names}
+
+
+def _positioned(arguments: JsonObject, positions: Mapping[str, int]) -> JsonObject:
+    """Name bound steps by position; a literal can never look like this, since a literal has no `$from`."""
+    return {key: _renamed(value, positions) for key, value in arguments.items()}
+
+
+def _renamed(value: Any, positions: Mapping[str, int] | None) -> Any:
+    binding = binding_of(value)
+    if binding is not None:
+        step_id, source = binding
+        return {FROM: [None if positions is None else positions[step_id], *source]}
+    if (items := as_array(value)) is not None:
+        return [_renamed(item, positions) for item in items]
+    if (given := as_object(value)) is not None:
+        return {key: _renamed(item, positions) for key, item in given.items()}
+    return value
+
+
+def _line(nodes: Sequence[Node], identity: Mapping[str, JsonObject], filled: Mapping[str, JsonObject]) -> list[Node]:
+    line = ordered(nodes)
+    if all(before.step_id in node.needs for before, node in zip(line, line[1:], strict=False)):
+        return line  # a chain has one order only
+    ranks = _refined(nodes, _contents(nodes, identity))
+    ranks = _refined(nodes, _joined(nodes, ranks, _contents(nodes, filled)))
+    while (twins := _first_twins(nodes, ranks)) is not None:
+        chosen = twins[0].step_id
+        ranks = _refined(nodes, {step_id: 2 * rank + (step_id != chosen) for step_id, rank in ranks.items()})
+    return ordered(nodes, ranks)
+
+
+def _contents(nodes: Sequence[Node], arguments: Mapping[str, JsonObject]) -> Ranks:
+    """Rank steps by what they are, whoever feeds them."""
+    return _ranked(
+        {node.step_id: canonical_json([node.contract.name, _renamed(arguments[node.step_id], None)]) for node in nodes}
+    )
+
+
+def _joined(nodes: Sequence[Node], first: Ranks, then: Ranks) -> Ranks:
+    return _ranked({node.step_id: (first[node.step_id], then[node.step_id]) for node in nodes})
+
+
+def _refined(nodes: Sequence[Node], ranks: Ranks) -> Ranks:
+    """Tell steps apart by their neighbours' ranks until nothing changes (colour refinement over both directions)."""
+    direct = direct_needs(ordered(nodes))
+    while True:
+        after: dict[str, list[tuple[int, tuple[str, ...], tuple[str, ...]]]] = {node.step_id: [] for node in nodes}
+        feeds: dict[str, list[tuple[int, tuple[str, ...], tuple[str, ...]]]] = {node.step_id: [] for node in nodes}
+        for node in nodes:
+            for need in direct[node.step_id]:
+                after[need].append((ranks[node.step_id], (), ()))
+                feeds[node.step_id].append((ranks[need], (), ()))
+            for binding in node.bindings:
+                target = tuple(str(part) for part in binding.target)
+                after[binding.step_id].append((ranks[node.step_id], target, binding.source))
+                feeds[node.step_id].append((ranks[binding.step_id], target, binding.source))
+        finer = _ranked(
+            {step_id: (rank, sorted(feeds[step_id]), sorted(after[step_id])) for step_id, rank in ranks.items()}
+        )
+        if len(set(finer.values())) == len(set(ranks.values())):
+            return finer
+        ranks = finer
+
+
+def _ranked(values: Mapping[str, Any]) -> Ranks:
+    """Number the distinct values in their own order."""
+    order: list[Any] = []
+    for value in sorted(values.values()):
+        if not order or order[-1] != value:
+            order.append(value)
+    number = {_frozen(value): index for index, value in enumerate(order)}
+    return {step_id: number[_frozen(value)] for step_id, value in values.items()}
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(_frozen(item) for item in value) if isinstance(value, list | tuple) else value
+
+
+def _first_twins(nodes: Sequence[Node], ranks: Ranks) -> list[Node] | None:
+    """Find the lowest rank that several steps share."""
+    classes: dict[int, list[Node]] = {}
+    for node in nodes:
+        classes.setdefault(ranks[node.step_id], []).append(node)
+    shared = [rank for rank, members in classes.items() if len(members) > 1]
+    return classes[min(shared)] if shared else None

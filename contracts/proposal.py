@@ -1,0 +1,141 @@
+"""From what an agent posted to what the engine may admit: one pure check for all doors, for admission and for tests.
+
+Everything that can be told from the intent and the contracts alone is told here, all wrong fields at once, before a
+row, a key or a workflow exists. What a step's arguments are after it is byte for byte what was sent.
+"""
+
+import json
+from dataclasses import dataclass
+
+from contracts import keys
+from contracts.base import JsonObject
+from contracts.binding import Binding
+from contracts.canonical import canonical_form
+from contracts.graph import ordered
+from contracts.intent import Caller, Intent
+from contracts.problems import problem_at
+from contracts.reader import read_intent
+from contracts.reasons import Reason
+from contracts.registry import Registry
+from contracts.soundness import check_order
+from contracts.tool import AnyContract
+from contracts.wire import decode_object, refusal
+
+
+@dataclass(frozen=True)
+class ProposedStep:
+    """One call, checked; `arguments` are exactly as sent, `needs` is complete, `position` names it in the keys."""
+
+    step_id: str
+    contract: AnyContract
+    arguments: JsonObject
+    needs: tuple[str, ...]
+    bindings: tuple[Binding, ...]
+    position: int
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """An intent that is well formed; steps in topological order, ties as posted."""
+
+    intent: Intent
+    caller: Caller
+    steps: tuple[ProposedStep, ...]
+    canonical_steps: list[JsonObject]
+    intent_key: str
+    intent_id: str
+    body_digest: str
+    attempt: int
+
+
+def propose_body(
+    body: bytes,
+    caller: Caller,
+    registry: Registry,
+    *,
+    attempt: int = 1,
+    session_id: str | None = None,
+    business_reference: str | None = None,
+) -> Proposal:
+    """Do `propose` for a door that reads bytes: even of a number that no JSON reader keeps it says what is allowed."""
+    return propose(
+        decode_object(body),
+        caller,
+        registry,
+        attempt=attempt,
+        session_id=session_id,
+        business_reference=business_reference,
+    )
+
+
+def propose(
+    intent: JsonObject,
+    caller: Caller,
+    registry: Registry,
+    *,
+    attempt: int = 1,
+    session_id: str | None = None,
+    business_reference: str | None = None,
+) -> Proposal:
+    """Check an intent completely and work out its identity; the same input gives the same proposal for ever.
+
+    `session_id` and `business_reference` are what the authenticated harness says: the first overrides the intent's
+    own, the second alone is part of the key. A reference inside the intent was written by a model: it is data, in
+    `body_digest` but not in the key.
+    Raises: SagaError, phase validation, with every wrong field: BODY_MALFORMED, BODY_TOO_LARGE, TOOL_UNKNOWN (if any
+    tool is), ARGUMENTS_INVALID or PLAN_UNSOUND.
+    """
+    given = intent if session_id is None else {**intent, "session_id": session_id}
+    model, nodes = read_intent(given, registry)
+    check_order(nodes)
+    canonical = canonical_form(nodes)
+    key = keys.intent_key(
+        tenant=caller.tenant,
+        principal=caller.principal,
+        session_id=model.session_id,
+        canonical_steps=canonical.identity,
+        business_reference=business_reference,
+        occurrence=model.occurrence,
+        attempt=attempt,
+    )
+    steps = tuple(
+        ProposedStep(
+            step_id=node.step_id,
+            contract=node.contract,
+            arguments=node.arguments,
+            needs=node.needs,
+            bindings=node.bindings,
+            position=canonical.positions[node.step_id],
+        )
+        for node in ordered(nodes)
+    )
+    return Proposal(
+        intent=model,
+        caller=caller,
+        steps=steps,
+        canonical_steps=canonical.identity,
+        intent_key=key,
+        intent_id=keys.intent_id(key),
+        body_digest=keys.digest([canonical.full, model.business_reference]),
+        attempt=attempt,
+    )
+
+
+def require_chain(proposal: Proposal) -> None:
+    """Refuse what part A cannot run yet: every step has to come after the one before it.
+
+    Raises: SagaError(ARGUMENTS_INVALID), phase validation, naming the steps that do not.
+    """
+    loose = [
+        problem_at(
+            ("steps", number, "needs"),
+            "not_a_chain",
+            f"Step {step.step_id} does not come after step {before.step_id}; only chains are run for now.",
+            f"{json.dumps([before.step_id])}, or leave `needs` out",
+            [before.step_id],
+        )
+        for number, (before, step) in enumerate(zip(proposal.steps, proposal.steps[1:], strict=False), 1)
+        if before.step_id not in step.needs
+    ]
+    if loose:
+        raise refusal(Reason.ARGUMENTS_INVALID, loose)

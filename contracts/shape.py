@@ -1,0 +1,226 @@
+"""What a model promises about each place in its values, read from its JSON schema.
+
+One reader serves all who ask: errors (what is allowed here, an example), registration (is everything bounded?), the
+plan check (does this output fit that argument?), the canonical form (which default stands for a missing value?).
+So agents, checks and keys can never disagree about a field: all see the schema that the agent sees.
+"""
+
+import copy
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final, Literal
+
+from pydantic import BaseModel
+
+from contracts.base import as_array, as_object
+from contracts.intent import FROM
+from contracts.wire import Path
+
+Schema = Mapping[str, Any]
+Mode = Literal["validation", "serialization"]
+
+_NULL: Final = {"type": "null"}
+_CHOICES_SHOWN_MAX: Final = 20
+
+
+@dataclass(frozen=True)
+class Place:
+    """One place in a value: its schema without references and null."""
+
+    schema: Schema
+    nullable: bool = False
+    required: bool = True
+
+    @property
+    def has_default(self) -> bool:
+        """True when a missing value has a stated meaning."""
+        return "default" in self.schema
+
+    @property
+    def kind(self) -> str:
+        """JSON type of the values: string, integer, boolean, array, object, number; `choice` for a union, else any."""
+        if "oneOf" in self.schema:
+            return "choice"
+        kind = self.schema.get("type")
+        if isinstance(kind, str):
+            return kind
+        words = self.words
+        return "string" if words and all(isinstance(word, str) for word in words) else "any"
+
+    @property
+    def words(self) -> tuple[Any, ...] | None:
+        """The closed set of values, when there is one."""
+        if "const" in self.schema:
+            return (self.schema["const"],)
+        words = self.schema.get("enum")
+        return None if words is None else tuple(words)
+
+
+class Shape:
+    """A model's schema, with its references followed on the way down."""
+
+    def __init__(self, schema: Schema) -> None:
+        """Read `schema`, as pydantic writes it."""
+        self._schema = schema
+        self.root = self._place(schema)
+
+    def child(self, place: Place, key: str | int, value: Any = None) -> Place | None:
+        """Find the place below `place`; `value` there decides which branch of a union is meant."""
+        branch = self.branch(place, value)
+        if branch is None:
+            return None
+        if isinstance(key, int):
+            items = branch.schema.get("items")
+            return None if items is None else self._place(items)
+        field = branch.schema.get("properties", {}).get(key)
+        return None if field is None else self._place(field, required=key in branch.schema.get("required", ()))
+
+    def branch(self, place: Place, value: Any) -> Place | None:
+        """Choose a discriminated union's branch by `value`; any other place is its own branch."""
+        if place.kind != "choice":
+            return place
+        discriminator: Schema = place.schema.get("discriminator", {})
+        word = (as_object(value) or {}).get(discriminator.get("propertyName", ""))
+        target = discriminator.get("mapping", {}).get(word) if isinstance(word, str) else None
+        return None if target is None else self._place({"$ref": target})
+
+    def branches(self, place: Place) -> tuple[Place, ...]:
+        """List the branches of a union, or the place itself."""
+        if place.kind != "choice":
+            return (place,)
+        return tuple(self._place(option) for option in place.schema["oneOf"])
+
+    def fields(self, place: Place) -> Iterator[tuple[str, Place]]:
+        """List the fields of an object as declared."""
+        required = place.schema.get("required", ())
+        for name, field in place.schema.get("properties", {}).items():
+            yield name, self._place(field, required=name in required)
+
+    def at(self, path: Path, value: Any = None) -> Place | None:
+        """Follow `path` from the root, as far as the schema goes along `value`; None where nothing is declared."""
+        place: Place | None = self.root
+        for key in path:
+            if place is None:
+                return None
+            place = self.child(place, key, value)
+            value = below(value, key)
+        return place
+
+    def with_defaults(self, value: Any) -> Any:
+        """Copy `value` with every missing field that has a stated default filled in; bindings stay as they are."""
+        return self._filled(self.root, value)
+
+    def allowed(self, place: Place) -> str:
+        """Say in words which values may stand at `place`."""
+        text = self._allowed(place)
+        return f"{text}, or null" if place.nullable else text
+
+    def example(self, place: Place) -> Any:
+        """Give a value that may stand at `place`: the author's own example, else the simplest that follows."""
+        examples = place.schema.get("examples")
+        if examples:
+            return copy.deepcopy(examples[0])
+        if words := place.words:
+            return words[0]
+        if place.has_default and place.schema["default"] is not None:
+            return copy.deepcopy(place.schema["default"])
+        if place.kind == "boolean":
+            return True
+        if place.kind == "array":
+            items = place.schema.get("items")
+            return [] if items is None else [self.example(self._place(items))]
+        if place.kind == "choice":
+            return self.example(self.branches(place)[0])
+        if place.kind == "object":
+            return {name: self.example(field) for name, field in self.fields(place) if field.required}
+        return None
+
+    def _place(self, schema: Schema, *, required: bool = True) -> Place:
+        """Follow references, keep what stands beside them, and take null out of the alternatives."""
+        nullable = False
+        while True:
+            if "$ref" in schema:
+                beside = {key: value for key, value in schema.items() if key != "$ref"}
+                schema = {**self._schema.get("$defs", {})[schema["$ref"].rpartition("/")[2]], **beside}
+                continue
+            options = schema.get("anyOf")
+            if options is None or _NULL not in options:
+                break
+            nullable = True
+            others = [option for option in options if option != _NULL]
+            beside = {key: value for key, value in schema.items() if key != "anyOf"}
+            schema = {**others[0], **beside} if len(others) == 1 else {"anyOf": others, **beside}
+        return Place(schema, nullable=nullable, required=required)
+
+    def _filled(self, place: Place | None, value: Any) -> Any:
+        if place is None:
+            return value
+        if (items := as_array(value)) is not None:
+            return [self._filled(self.child(place, index), item) for index, item in enumerate(items)]
+        branch = self.branch(place, value)
+        given = as_object(value)
+        if given is None or branch is None or FROM in given:
+            return value
+        filled = dict(given)
+        for name, field in self.fields(branch):
+            if name in filled:
+                filled[name] = self._filled(field, filled[name])
+            elif field.has_default:
+                filled[name] = copy.deepcopy(field.schema["default"])
+        return filled
+
+    def _allowed(self, place: Place) -> str:
+        schema = place.schema
+        if words := place.words:
+            shown = ", ".join(str(word) for word in words[:_CHOICES_SHOWN_MAX])
+            more = f" and {len(words) - _CHOICES_SHOWN_MAX} more" if len(words) > _CHOICES_SHOWN_MAX else ""
+            return f"one of: {shown}{more}" if len(words) > 1 else f"only: {shown}"
+        if place.kind == "integer":
+            return f"integer{_range(schema)}"
+        if place.kind == "string":
+            parts = [f"matching {schema['pattern']}"] if "pattern" in schema else []
+            parts += [part for part in (_size(schema, "minLength", "maxLength", "character"),) if part]
+            return " ".join(["text", *parts])
+        if place.kind == "array":
+            return " ".join(part for part in ("array", _size(schema, "minItems", "maxItems", "item")) if part)
+        if place.kind == "boolean":
+            return "true or false"
+        if place.kind == "choice":
+            discriminator: Schema = schema.get("discriminator", {})
+            words = tuple(discriminator.get("mapping", {}))
+            return f"object whose {discriminator.get('propertyName')} is one of: {', '.join(words)}"
+        if place.kind == "object":
+            names = [name for name, _ in self.fields(place)]
+            return f"object with the fields: {', '.join(names)}" if names else "object"
+        return "any JSON value"
+
+
+@lru_cache(maxsize=4_096)
+def shape_of(model: type[BaseModel], mode: Mode = "validation") -> Shape:
+    """Read a model's shape once per process."""
+    return Shape(model.model_json_schema(mode=mode))
+
+
+def below(value: Any, key: str | int) -> Any:
+    """Go one step down in a value; None where there is nothing."""
+    if isinstance(key, str):
+        return (as_object(value) or {}).get(key)
+    items = as_array(value) or []
+    return items[key] if key < len(items) else None
+
+
+def _range(schema: Schema) -> str:
+    low = schema.get("minimum", schema["exclusiveMinimum"] + 1 if "exclusiveMinimum" in schema else None)
+    high = schema.get("maximum", schema["exclusiveMaximum"] - 1 if "exclusiveMaximum" in schema else None)
+    text = "" if low is None else f" from {low}"
+    text += "" if high is None else f" to {high}"
+    return text + (f", a multiple of {schema['multipleOf']}" if "multipleOf" in schema else "")
+
+
+def _size(schema: Schema, least: str, most: str, unit: str) -> str:
+    low, high = schema.get(least), schema.get(most)
+    if high is None:
+        return "" if low is None else f"of at least {low} {unit}{'' if low == 1 else 's'}"
+    plural = "" if high == 1 else "s"
+    return f"of at most {high} {unit}{plural}" if not low else f"of {low} to {high} {unit}{plural}"
