@@ -55,11 +55,12 @@ clean: ## Stop the local stack and remove the environment, caches and local data
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
 
-lock: $(DEV_STAMP) ## Renew both lock files from pyproject.toml
+lock: $(DEV_STAMP) ## Renew the lock files from pyproject.toml
 	@$(PIP_INSTALL) 'uv>=0.13'
 	$(BIN)/uv pip compile $(LOCK_FLAGS) --extra local --group build --output-file requirements.lock pyproject.toml
 	$(BIN)/uv pip compile $(LOCK_FLAGS) --extra local --group build --group dev --constraint requirements.lock \
 	  --output-file requirements-dev.lock pyproject.toml
+	$(BIN)/uv pip compile $(LOCK_FLAGS) --constraint requirements.lock --output-file deploy/requirements.lock pyproject.toml
 
 LOCK_FLAGS := --universal --python-version 3.11 --upgrade --no-emit-index-url --no-emit-find-links \
   --no-annotate --generate-hashes --custom-compile-command "make lock" --quiet

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +32,9 @@ def upgrade(database_url: str) -> None:
         connection.exec_driver_sql("select pg_advisory_lock(hashtextextended(%s, 0))", (LOCK_NAME,))
         connection.commit()
         command.upgrade(_config(connection), "head")
+        # Every process asks at its start what is pending, also those whose login owns nothing.
+        connection.exec_driver_sql(f"grant select on {VERSION_SCHEMA}.{VERSION_TABLE} to public")
+        connection.commit()
 
 
 def pending(database_url: str) -> list[str]:
@@ -87,3 +92,17 @@ def _config(connection: Connection) -> Config:
     config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
     config.attributes["connection"] = connection
     return config
+
+
+def main() -> int:
+    """Migrate the database that DATABASE_URL names: `python -m activities.migrate`."""
+    database_url = os.environ.get("DATABASE_URL")
+    if not database_url:
+        sys.stderr.write("Set DATABASE_URL to the database to migrate, like postgresql://user:password@host/backstay\n")
+        return 2
+    upgrade(database_url)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
