@@ -3,8 +3,8 @@
 A tool's statement begins with `with source as materialized (...)`: at most one row with debit_account,
 credit_account and amount_cents, its own object (hold, capture, movement) locked. `PARTIES` then locks the customers'
 accounts in the order of their ids, so that crossing transfers wait for each other and never deadlock, and offers
-both accounts as they are *after* the wait. The tool's `allowed` checks everything on them; `BOOK` changes balances
-and writes the movement for what is allowed, and for nothing else: all or nothing, one statement.
+both accounts as they are *after* the wait. The tool's `allowed` checks everything on them; `MOVEMENT` and `BALANCES`
+write what is allowed, and nothing else: all or nothing, one statement.
 
 System accounts are read and neither locked nor changed: they are not hot.
 """
@@ -48,22 +48,28 @@ PAYER_CAN_PAY: Final[LiteralString] = """
       and (payer.available_cents is null or payer.available_cents >= source.amount_cents)
 """
 
-BOOK: Final[LiteralString] = """
-, changed as (
-    update ledger.accounts a set balance_cents = a.balance_cents
-        + case a.account_id when allowed.credit_account then allowed.amount_cents else -allowed.amount_cents end
-    from allowed, locked where a.account_id = locked.account_id
-)
-"""
-"""Change the balances of the customers among payer and payee."""
-
-MOVEMENT_COLUMNS: Final[LiteralString] = """
+MOVEMENT: Final[LiteralString] = """
+, movement as (
     insert into ledger.movements (tenant, debit_account, credit_account, amount_cents, currency, operation_type,
         reason_code, memo, transaction_id, step_key, intent_id, capture_id, reverses)
     select %(tenant)s, allowed.debit_account, allowed.credit_account, allowed.amount_cents, %(currency)s,
         %(operation_type)s, %(reason_code)s, %(memo)s, %(transaction_id)s::bigint, %(step_key)s, %(intent_id)s,
+        allowed.capture_id, allowed.reverses
+    from allowed
+    on conflict (reverses) where reverses is not null do nothing
+    returning movement_id, debit_account, credit_account, amount_cents
+)
 """
-"""Begin writing the movement; the tool ends it with capture_id, reverses and where they come from."""
+"""Write the movement; a second reversal of one movement writes none."""
+
+BALANCES: Final[LiteralString] = """
+, changed as (
+    update ledger.accounts a set balance_cents = a.balance_cents
+        + case a.account_id when movement.credit_account then movement.amount_cents else -movement.amount_cents end
+    from movement, locked where a.account_id = locked.account_id
+)
+"""
+"""Change the balances of the customers among payer and payee, as the movement says."""
 
 
 def booking_params(

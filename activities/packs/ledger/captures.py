@@ -2,8 +2,10 @@
 
 from typing import Final, LiteralString
 
+from pydantic import Field
+
 from activities.database import Transaction
-from activities.packs.ledger.booking import MOVEMENT_COLUMNS, PARTIES, PAYER_AND_PAYEE, booking_params
+from activities.packs.ledger.booking import MOVEMENT, PARTIES, PAYER_AND_PAYEE, booking_params
 from activities.packs.ledger.fields import (
     OWNER,
     SENSITIVE,
@@ -22,9 +24,10 @@ from activities.packs.ledger.fields import (
 from activities.packs.ledger.refunds import give_back_rest
 from activities.packs.ledger.refusals import (
     OPEN_TO_CREDITS,
+    contradiction,
+    race,
     read_accounts,
-    refuse_argument,
-    refuse_race,
+    require_account,
     require_currency,
     require_object,
     require_room,
@@ -47,16 +50,27 @@ with source as materialized (
       and account_id <> %(credit_account)s::text
     for no key update
 )
-"""
+"""  # noqa: S608 - constants
     + PARTIES
     + """
-, allowed as materialized (
+, payable as materialized (
     select source.*
 """
     + PAYER_AND_PAYEE
     + """
       and payer.principal = %(principal)s
-), resolved as (
+), capture as (
+    insert into ledger.captures (tenant, hold_id, account_id, credit_account, amount_cents, currency, transaction_id)
+    select %(tenant)s, hold_id, debit_account, credit_account, amount_cents, %(currency)s, %(transaction_id)s::bigint
+    from payable
+    returning capture_id
+), allowed as materialized (
+    select payable.*, capture.capture_id, null::text as reverses from payable, capture
+)
+"""
+    + MOVEMENT
+    + """
+, resolved as (
     update ledger.holds h set state = 'CAPTURED', captured_cents = allowed.amount_cents, closed_at = now()
     from allowed where h.hold_id = allowed.hold_id
 ), changed as (
@@ -66,21 +80,10 @@ with source as materialized (
         held_cents = a.held_cents - case a.account_id when allowed.debit_account then allowed.held_cents else 0 end
     from allowed, locked where a.account_id = locked.account_id
     returning a.account_id, a.balance_cents - a.held_cents as available_cents
-), capture as (
-    insert into ledger.captures (tenant, hold_id, account_id, credit_account, amount_cents, currency, transaction_id)
-    select %(tenant)s, hold_id, debit_account, credit_account, amount_cents, %(currency)s, %(transaction_id)s::bigint
-    from allowed
-    returning capture_id
-), movement as (
-"""
-    + MOVEMENT_COLUMNS
-    + """
-        capture.capture_id, null from allowed, capture
-    returning movement_id
 )
-select capture.capture_id, movement.movement_id, allowed.debit_account, changed.available_cents,
+select allowed.capture_id, movement.movement_id, allowed.debit_account, changed.available_cents,
     allowed.held_cents - allowed.amount_cents as released_cents
-from allowed join changed on changed.account_id = allowed.debit_account, capture, movement
+from movement, allowed join changed on changed.account_id = allowed.debit_account
 """
 )
 
@@ -99,7 +102,7 @@ class DebitFrozenFunds(Contract):
     amount_cents: AmountCents
     currency: CurrencyCode
     credit_account_id: AnyAccountId
-    reason_code: DebitReason
+    reason_code: DebitReason = Field(description="Why the money is taken.", examples=["PURCHASE"])
     memo: Memo | None = None
 
 
@@ -134,7 +137,7 @@ async def debit(transaction: Transaction, step: DebitFrozenFunds, context: StepC
     row = await transaction.one(_DEBIT, params)
     if row is None:
         await _explain_debit(transaction, step, context)
-        refuse_race(step.hold_id)
+        raise race(step.hold_id)
     return DebitedFrozenFunds(
         capture_id=row["capture_id"],
         movement_id=row["movement_id"],
@@ -165,18 +168,15 @@ async def _explain_debit(transaction: Transaction, step: DebitFrozenFunds, conte
             },
         )
     if hold["account_id"] == step.credit_account_id:
-        refuse_argument(
+        raise contradiction(
             "credit_account_id",
             f"Hold {step.hold_id} is on account {step.credit_account_id} itself; name the account that gets the money.",
-            hold_id=step.hold_id,
-            credit_account_id=step.credit_account_id,
+            {"hold_id": step.hold_id, "credit_account_id": step.credit_account_id},
         )
     accounts = await read_accounts(transaction, step.credit_account_id)
-    payee = require_object(
-        accounts.get(step.credit_account_id), "account", step.credit_account_id, context, owned=False
+    payee = require_account(
+        accounts, step.credit_account_id, context, states=OPEN_TO_CREDITS, currency=step.currency, owned=False
     )
-    require_state(payee, "account", step.credit_account_id, OPEN_TO_CREDITS)
-    require_currency(payee, "account", step.credit_account_id, step.currency)
     require_room(payee, step.amount_cents)
 
 
@@ -227,8 +227,8 @@ DEBIT_FROZEN_FUNDS: Final = Tool(
         ),
         compensates_by="Refunds what was captured minus what was refunded already, also after the refund window.",
         preconditions=(
-            "The hold is OPEN, not expired, in the given currency, on an account of the principal, "
-            "and covers the amount.",
+            "The hold is OPEN, not expired, in the given currency, and covers the amount.",
+            "The hold's account belongs to the principal and is not CLOSED.",
             "The credit account is another account of the tenant, in the same currency and not CLOSED.",
         ),
         postconditions=(

@@ -25,6 +25,22 @@ class Currency(StrEnum):
     CNY = "CNY"
 
 
+class AccountState(StrEnum):
+    """FROZEN: no new holds or debits, everything older goes on. CLOSED: nothing moves, for ever."""
+
+    ACTIVE = "ACTIVE"
+    FROZEN = "FROZEN"
+    CLOSED = "CLOSED"
+
+
+class CaptureState(StrEnum):
+    """REFUNDING: partly given back."""
+
+    CAPTURED = "CAPTURED"
+    REFUNDING = "REFUNDING"
+    REFUNDED = "REFUNDED"
+
+
 class OperationType(StrEnum):
     """What a movement is; constant for each tool, so that books can be read without knowing the tools."""
 
@@ -133,7 +149,7 @@ CustomerAccountId = Annotated[
     str,
     Field(
         pattern=r"^A[0-9]{8}$",
-        description="Customer account: A and eight digits. Looked up, never invented; an unknown one: OBJECT_NOT_FOUND.",
+        description="Customer account: A and eight digits; looked up, not invented; an unknown one: OBJECT_NOT_FOUND.",
         examples=["A00000017"],
     ),
 ]
@@ -173,7 +189,7 @@ MovementId = Annotated[
     str,
     Field(
         pattern=r"^M[0-9]{10}$",
-        description="Movement, as the tool that made it returned it: M and ten digits; an unknown one: OBJECT_NOT_FOUND.",
+        description="Movement, as its tool returned it: M and ten digits; an unknown one: OBJECT_NOT_FOUND.",
         examples=["M0000000042"],
     ),
 ]
@@ -205,6 +221,10 @@ Memo = Annotated[
         ),
         examples=["Order 4711"],
     ),
+]
+TransactionId = Annotated[
+    int,
+    Field(ge=1, le=2**53 - 1, description="Serial number of an effect, as its step answered it.", examples=[4711]),
 ]
 HoldTtlSeconds = Annotated[
     int,

@@ -2,6 +2,8 @@
 
 from typing import Final, LiteralString
 
+from pydantic import Field
+
 from activities.database import Transaction
 from activities.packs.ledger.fields import (
     HOLD_TTL_SECONDS_DEFAULT,
@@ -19,13 +21,11 @@ from activities.packs.ledger.fields import (
 )
 from activities.packs.ledger.refusals import (
     OPEN_TO_DEBITS,
+    race,
     read_accounts,
-    refuse_race,
-    require_currency,
+    require_account,
     require_funds,
     require_limit,
-    require_object,
-    require_state,
 )
 from activities.tool import Compensated, StepContext, Tool
 from contracts.base import Contract
@@ -114,7 +114,7 @@ class FreezeAccountFunds(Contract):
     amount_cents: AmountCents
     currency: CurrencyCode
     hold_ttl_seconds: HoldTtlSeconds = HOLD_TTL_SECONDS_DEFAULT
-    reason_code: HoldReason
+    reason_code: HoldReason = Field(description="Why the money is set aside.", examples=["PURCHASE"])
     memo: Memo | None = None
 
 
@@ -149,12 +149,12 @@ async def freeze(transaction: Transaction, step: FreezeAccountFunds, context: St
     )
     if row is None:
         accounts = await read_accounts(transaction, step.account_id)
-        account = require_object(accounts.get(step.account_id), "account", step.account_id, context)
-        require_state(account, "account", step.account_id, OPEN_TO_DEBITS)
-        require_currency(account, "account", step.account_id, step.currency)
+        account = require_account(
+            accounts, step.account_id, context, states=OPEN_TO_DEBITS, currency=step.currency, owned=True
+        )
         require_limit(account, step.amount_cents)
         require_funds(account, step.amount_cents, context)
-        refuse_race(step.account_id)
+        raise race(step.account_id)
     return FrozenAccountFunds(
         hold_id=row["hold_id"],
         account_id=step.account_id,

@@ -5,10 +5,12 @@ A capture is CAPTURED, partly given back REFUNDING, then REFUNDED.
 
 from typing import Final, LiteralString
 
+from pydantic import Field
+
 from activities.database import Row, Transaction
 from activities.packs.ledger.booking import (
-    BOOK,
-    MOVEMENT_COLUMNS,
+    BALANCES,
+    MOVEMENT,
     PARTIES,
     PAYER_AND_PAYEE,
     PAYER_CAN_PAY,
@@ -22,6 +24,7 @@ from activities.packs.ledger.fields import (
     AmountCents,
     BalanceCents,
     CaptureId,
+    CaptureState,
     Currency,
     CurrencyCode,
     CustomerAccountId,
@@ -32,8 +35,8 @@ from activities.packs.ledger.fields import (
 )
 from activities.packs.ledger.refusals import (
     OPEN_TO_CREDITS,
+    race,
     read_accounts,
-    refuse_race,
     require_currency,
     require_funds,
     require_object,
@@ -56,71 +59,59 @@ where c.capture_id = any(%s)
 """
 """Who may give a capture back: the customer who got the money; if a system account got it, the one who paid it."""
 
-_CAPTURE_SOURCE: Final[LiteralString] = """
+_SOURCE: Final[LiteralString] = """
 with source as materialized (
-    select capture_id, credit_account as debit_account, account_id as credit_account,
+    select capture_id, credit_account as debit_account, account_id as credit_account, null::text as reverses,
         coalesce(%(amount_cents)s::bigint, amount_cents - refunded_cents) as amount_cents
     from ledger.captures
     where capture_id = %(capture_id)s and tenant = %(tenant)s and state <> 'REFUNDED'
       and currency = %(currency)s
 """
 
-_REFUND_BOOK: Final[LiteralString] = (
-    PAYER_CAN_PAY
+_ALLOWED: Final[LiteralString] = (
+    """
+    for no key update
+)
+"""
+    + PARTIES
     + """
-), given_back as (
+, allowed as materialized (
+    select source.*
+"""
+    + PAYER_AND_PAYEE
+    + PAYER_CAN_PAY
+)
+
+_GIVEN_BACK: Final[LiteralString] = (
+    """
+)
+"""  # noqa: S608 - constants
+    + MOVEMENT
+    + BALANCES
+    + """
+, given_back as (
     update ledger.captures c set refunded_cents = c.refunded_cents + allowed.amount_cents
     from allowed where c.capture_id = allowed.capture_id
     returning c.state, c.amount_cents - c.refunded_cents as refundable_cents
 )
-"""
-    + BOOK
-    + """
-, movement as (
-"""
-    + MOVEMENT_COLUMNS
-    + """
-        allowed.capture_id, null from allowed
-    returning movement_id
-)
-select movement_id, state, refundable_cents, credit_account as account_id from movement, given_back, allowed
+select movement_id, credit_account as account_id, state, refundable_cents from movement, given_back
 """
 )
 
 _REFUND: Final[LiteralString] = (
-    _CAPTURE_SOURCE
+    _SOURCE
     + """
       and amount_cents - refunded_cents >= %(amount_cents)s::bigint
       and captured_at > now() - make_interval(days => %(window_days)s::int)
-    for no key update
-)
 """
-    + PARTIES
-    + """
-, allowed as materialized (
-    select source.*
-"""
-    + PAYER_AND_PAYEE
+    + _ALLOWED
     + """
       and coalesce(payer.principal, payee.principal) = %(principal)s
 """
-    + _REFUND_BOOK
+    + _GIVEN_BACK
 )
 
-_GIVE_BACK_REST: Final[LiteralString] = (
-    _CAPTURE_SOURCE
-    + """
-    for no key update
-)
-"""
-    + PARTIES
-    + """
-, allowed as materialized (
-    select source.*
-"""
-    + PAYER_AND_PAYEE
-    + _REFUND_BOOK
-)
+_GIVE_BACK_REST: Final[LiteralString] = _SOURCE + _ALLOWED + _GIVEN_BACK
 
 _READ_CAPTURE: Final[LiteralString] = """
 select c.tenant, coalesce(payee.principal, a.principal) as principal, c.state, c.currency, c.captured_at,
@@ -139,7 +130,7 @@ class RefundCapturedDebit(Contract):
     capture_id: CaptureId
     amount_cents: AmountCents
     currency: CurrencyCode
-    reason_code: RefundReason
+    reason_code: RefundReason = Field(description="Why it is given back.", examples=["GOODS_RETURNED"])
     memo: Memo | None = None
 
 
@@ -151,7 +142,7 @@ class RefundedCapturedDebit(Contract):
     account_id: CustomerAccountId
     amount_cents: AmountCents
     currency: CurrencyCode
-    capture_state: str
+    capture_state: CaptureState = Field(description="REFUNDED when nothing is left.", examples=["REFUNDING"])
     refundable_cents: BalanceCents
 
 
@@ -172,7 +163,7 @@ async def give_back_rest(
     if capture["state"] == "REFUNDED":
         return Compensated()
     await _explain_parties(transaction, capture, capture["refundable_cents"], context)
-    refuse_race(capture_id)
+    raise race(capture_id)
 
 
 async def refund(transaction: Transaction, step: RefundCapturedDebit, context: StepContext) -> RefundedCapturedDebit:
@@ -192,14 +183,14 @@ async def refund(transaction: Transaction, step: RefundCapturedDebit, context: S
     row = await transaction.one(_REFUND, params)
     if row is None:
         await _explain_refund(transaction, step, context)
-        refuse_race(step.capture_id)
+        raise race(step.capture_id)
     return RefundedCapturedDebit(
         movement_id=row["movement_id"],
         capture_id=step.capture_id,
         account_id=row["account_id"],
         amount_cents=step.amount_cents,
         currency=step.currency,
-        capture_state=row["state"],
+        capture_state=CaptureState(row["state"]),
         refundable_cents=row["refundable_cents"],
     )
 
@@ -280,8 +271,8 @@ REFUND_CAPTURED_DEBIT: Final = Tool(
         ),
         amount=AmountUse(argument="amount_cents", currency="currency", taken_from="capture_id"),
         preconditions=(
-            "The capture is CAPTURED or REFUNDING, in the given currency, at most 180 days old, "
-            "and at least the amount of it is left.",
+            "The capture is CAPTURED or REFUNDING, in the given currency, and at most 180 days old.",
+            "At least the amount is left of it: captured minus already refunded.",
             "Neither account is CLOSED; a customer who got the money still has it and is the principal.",
         ),
         postconditions=(

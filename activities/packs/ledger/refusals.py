@@ -5,8 +5,8 @@ state is read again and explained. The order is: absent (or another tenant's), n
 currency, then amounts and times.
 """
 
-from collections.abc import Collection
-from typing import Any, Final, LiteralString, NoReturn
+from collections.abc import Collection, Mapping
+from typing import Final, LiteralString
 
 from activities.database import Row, Transaction
 from activities.packs.ledger.fields import BALANCE_CENTS_MAX, Currency
@@ -52,7 +52,7 @@ def require_object(
     return row
 
 
-def require_state(row: Row, kind: str, object_id: str, allowed: Collection[str], **details: Any) -> None:
+def require_state(row: Row, kind: str, object_id: str, allowed: Collection[str], **details: str) -> None:
     """Refuse an object whose state does not allow the operation."""
     if row["state"] not in allowed:
         wanted = " or ".join(sorted(allowed))
@@ -71,6 +71,25 @@ def require_currency(row: Row, kind: str, object_id: str, currency: Currency) ->
             f"The {kind} {object_id} is in {row['currency']}, the amount in {currency}; use {row['currency']}.",
             details={f"{kind}_id": object_id, "object_currency": row["currency"], "currency": str(currency)},
         )
+
+
+def require_account(
+    accounts: Mapping[str, Row],
+    account_id: str,
+    context: StepContext,
+    *,
+    states: Collection[str],
+    currency: Currency,
+    owned: bool,
+) -> Row:
+    """Return the account; refuse one that is absent, not owned, in a wrong state or in another currency.
+
+    `owned`: it must be the principal's, or a system account of the tenant.
+    """
+    account = require_object(accounts.get(account_id), "account", account_id, context, owned=owned, tenant_may=True)
+    require_state(account, "account", account_id, states)
+    require_currency(account, "account", account_id, currency)
+    return account
 
 
 def require_limit(row: Row, amount_cents: int) -> None:
@@ -113,19 +132,19 @@ def require_room(row: Row, amount_cents: int) -> None:
         )
 
 
-def refuse_argument(path: str, message: str, **details: Any) -> NoReturn:
-    """Refuse an argument that contradicts the object which another argument names."""
-    raise SagaError(
+def contradiction(path: str, message: str, details: Mapping[str, str]) -> SagaError:
+    """Make the refusal of an argument that contradicts the object which another argument names."""
+    return SagaError(
         Reason.ARGUMENTS_INVALID,
         message,
         details=details,
-        fields=(FieldProblem(path=path, code="contradiction", message=message),),
+        fields=(FieldProblem(path=f"arguments.{path}", code="contradiction", message=message),),
     )
 
 
-def refuse_race(object_id: str) -> NoReturn:
-    """Nothing is wrong any more: another transaction changed the object in between. The same call may be repeated."""
-    raise SagaError(
+def race(object_id: str) -> SagaError:
+    """Make the refusal when nothing is wrong any more: the object changed in between. The same call may be repeated."""
+    return SagaError(
         Reason.IN_PROGRESS,
         f"{object_id} was changed by another transaction at the same moment; the same call is tried again.",
         details={"object_id": object_id},
