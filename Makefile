@@ -1,5 +1,5 @@
 # Everything a user or CI runs. Needs Python >= 3.11 with pip, and make; the rest is installed into .venv.
-SHELL := /bin/bash
+SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
@@ -36,7 +36,7 @@ lint: $(DEV_STAMP) ## Style, types and import rules
 	$(BIN)/lint-imports
 
 slow: $(DEV_STAMP) ## Tests that take long or need more than Python, pip and make
-	$(BIN)/python -m pytest -m slow -rs $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m slow -rs $(PYTEST_ARGS) || { status=$$?; [ $$status -eq 5 ] && echo "There are no slow tests."; }
 
 up: $(RUN_STAMP) ## Start PostgreSQL, Temporal and a worker on this machine
 	$(BIN)/python -m worker.stack up
@@ -65,18 +65,27 @@ lock: $(DEV_STAMP) ## Renew the lock files from pyproject.toml
 LOCK_FLAGS := --universal --python-version 3.11 --upgrade --no-emit-index-url --no-emit-find-links \
   --no-annotate --generate-hashes --custom-compile-command "make lock" --quiet
 
+# An environment holds the place it was built for, in each of its scripts: in a moved or copied checkout it is stale.
+ifneq ($(wildcard $(VENV)/.place),)
+ifneq ($(shell cat $(VENV)/.place),$(CURDIR))
+$(shell rm -rf $(VENV))
+endif
+endif
+
 # `--without-pip` and the caller's pip save five seconds; where that pip is too old or absent, venv brings its own.
-$(VENV)/pyvenv.cfg:
+$(VENV)/.place:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "Backstay needs Python 3.11 or newer; call: make PYTHON=/path/to/python3.11 ..." >&2; exit 1; }
-	if $(PYTHON) -c 'import pip; exit(tuple(map(int, pip.__version__.split(".")[:2])) < (22, 3))' 2>/dev/null; \
+	@rm -rf $(VENV)
+	@if $(PYTHON) -c 'import pip; exit(tuple(map(int, pip.__version__.split(".")[:2])) < (22, 3))' 2>/dev/null; \
 	  then $(PYTHON) -m venv --without-pip $(VENV); else $(PYTHON) -m venv $(VENV); fi
+	@echo "$(CURDIR)" > $@
 
 # The venv's own pip if it has one, else the caller's pip working on the venv.
 PIP_INSTALL = if [ -e $(BIN)/pip ]; then pip=($(BIN)/python -m pip); else pip=($(PYTHON) -m pip --python $(BIN)/python); fi; \
   "$${pip[@]}" install -qq
 
-$(RUN_STAMP): requirements.lock pyproject.toml $(VENV)/pyvenv.cfg
+$(RUN_STAMP): requirements.lock pyproject.toml $(VENV)/.place
 	@echo "Installing Backstay into $(VENV) (once; about 20 seconds) ..."
 	@$(PIP_INSTALL) -r requirements.lock
 	@$(PIP_INSTALL) --no-deps --no-build-isolation -e .
