@@ -6,9 +6,9 @@ claims nothing and raises; any other is claimed and final at once.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -20,17 +20,15 @@ from contracts.envelope import Cause, IntentReport, Outcome, StepReport, StepSta
 from contracts.errors import ErrorInfo, Phase, SagaError
 from contracts.intent import Caller, IntentRequest
 from contracts.keys import intent_key
-from contracts.plan import Plan, PlannedStep
+from contracts.plan import Plan
+from contracts.planning import ObjectState, literals, plan_for
 from contracts.problems import field_problems
-from contracts.proposal import Proposal, ProposedStep, propose, require_chain
+from contracts.proposal import Proposal, propose, require_chain
 from contracts.reasons import Reason, Retryable
 from contracts.registry import Registry
-from contracts.risk import LEVELS, Policy, RiskInputs, grade
+from contracts.risk import LEVELS, Policy
 from contracts.saga import AdmitRequest, Ask, IntentPhase, ParkReason, Standing
 from contracts.shape import shape_of
-from contracts.tool import Access, Duty
-
-OWN_ONLY: Final = frozenset({Access.TAKE, Access.HOLD, Access.LOCK, Access.READ})
 
 _CLAIM = """
 with claim as (
@@ -105,40 +103,44 @@ class Admission:
             " where tenant = %s and principal = %s and idempotency_key = %s",
             (known.caller.tenant, known.caller.principal, known.idempotency_key),
         )
-        asked_killed = await transaction.ask(
-            "select scope, subject, reason from backstay.kill_switches", ()
-        )
-        objects = await self._objects(transaction, proposal)
+        asked_killed = await transaction.ask("select scope, subject, reason from backstay.kill_switches", ())
+        objects = await self.objects(transaction, proposal)
         row, alias = await asked_row.one(), await asked_alias.one()
         check_alias(alias, proposal)
         if row is not None:
-            return await self._repeat(transaction, request, proposal, row, await asked_decisions.all())
+            return await self._repeat(transaction, request, known, proposal, row, await asked_decisions.all())
         _check_switches(await asked_killed.all(), known.caller, proposal)
         await self._check_lineage(transaction, known, proposal)
         try:
-            plan = plan_for(proposal, known.caller, objects, self.policy)
+            plan = plan_for(proposal, objects, self.policy)
         except SagaError as error:
             if error.reason.retryable is not Retryable.NEVER:
                 raise
             return await self._claim_rejected(transaction, request, known, proposal, error.info)
         return await self._claim(transaction, request, known, proposal, plan)
 
-    async def _objects(self, transaction: Transaction, proposal: Proposal) -> dict[str, Row]:
-        """Read every object that a literal names: `kind:id` to its row."""
+    async def objects(self, transaction: Transaction, proposal: Proposal) -> dict[str, ObjectState]:
+        """Read every object that a literal names: `kind:id` to its state."""
         wanted: dict[str, set[str]] = {}
         for step in proposal.steps:
-            for kind, object_id in _literals(step):
+            for kind, object_id in literals(step):
                 wanted.setdefault(kind, set()).add(object_id)
-        found: dict[str, Row] = {}
+        found: dict[str, ObjectState] = {}
         for pack in self.packs:
             for kind, query in pack.resources.items():
                 if kind in wanted:
                     rows = await transaction.all(query, (sorted(wanted[kind]),))
-                    found.update({f"{kind}:{row['object_id']}": row for row in rows})
+                    found.update({f"{kind}:{row['object_id']}": ObjectState(**row) for row in rows})
         return found
 
     async def _repeat(
-        self, transaction: Transaction, request: AdmitRequest, proposal: Proposal, row: Row, asked: list[Row]
+        self,
+        transaction: Transaction,
+        request: AdmitRequest,
+        known: IntentRequest,
+        proposal: Proposal,
+        row: Row,
+        asked: list[Row],
     ) -> Standing:
         """Answer a claimed key: the stored plan, an adoption, or who owns it."""
         if row["body_digest"] != proposal.body_digest:
@@ -146,6 +148,12 @@ class Admission:
                 Reason.KEY_REUSED,
                 f"Intent {proposal.intent_id} was admitted with other arguments; post it as another intent.",
                 details={"intent_id": proposal.intent_id},
+            )
+        if known.idempotency_key is not None:
+            await transaction.later(
+                "insert into backstay.intent_aliases (tenant, principal, idempotency_key, intent_key)"
+                " values (%s, %s, %s, %s) on conflict do nothing",
+                (known.caller.tenant, known.caller.principal, known.idempotency_key, proposal.intent_key),
             )
         standing = standing_of(row, asked)
         if row["workflow_id"] != request.workflow_id or request.run_id in row["former_run_ids"]:
@@ -326,7 +334,7 @@ class Admission:
         }
 
 
-def read_request(raw: Any) -> IntentRequest:
+def read_request(raw: Any) -> IntentRequest:  # noqa: ANN401 - whatever a client sent
     """Read the workflow's input. Raises SagaError(ARGUMENTS_INVALID)."""
     try:
         return IntentRequest.model_validate_json(json.dumps(raw), strict=True)
@@ -358,171 +366,6 @@ def left_nothing(row: Row) -> bool:
     return all(step.residue is None for step in report.steps)
 
 
-def plan_for(
-    proposal: Proposal, caller: Caller, objects: Mapping[str, Row], policy: Policy
-) -> Plan:
-    """Check every literal object and grade every step; pure. Raises SagaError with the reason of the first refusal."""
-    spendable = {name: row["available_cents"] for name, row in objects.items()}
-    states = {name: row["state"] for name, row in objects.items()}
-    planned = tuple(_planned(step, proposal, caller, objects, spendable, states, policy) for step in proposal.steps)
-    plan = Plan(
-        intent_key=proposal.intent_key,
-        intent_id=proposal.intent_id,
-        caller=caller,
-        session_id=proposal.intent.session_id,
-        steps=planned,
-        policy_digest=policy.digest,
-        approval_valid_seconds=policy.approval_valid_seconds,
-        deadline_seconds=policy.intent_deadline_seconds,
-        compensation_attempts_max=policy.compensation_attempts_max,
-        compensation_backoff_max_seconds=policy.compensation_backoff_max_seconds,
-    )
-    for step in plan.gated_steps:
-        if step.duty is Duty.TWO:
-            raise SagaError(
-                Reason.DUTY_NOT_AVAILABLE,
-                f"Step {step.step_id!r} needs two approvers ({'; '.join(step.because)}), which cannot be asked yet.",
-                details={"step_id": step.step_id, "because": list(step.because)},
-                phase=Phase.APPROVAL,
-            )
-    return plan
-
-
-def _planned(  # noqa: PLR0913 - the step and the simulated world around it
-    step: ProposedStep,
-    proposal: Proposal,
-    caller: Caller,
-    objects: Mapping[str, Row],
-    spendable: dict[str, int | None],
-    states: dict[str, str],
-    policy: Policy,
-) -> PlannedStep:
-    contract = step.contract
-    crosses = False
-    for use in contract.resources:
-        object_id = step.arguments.get(use.argument)
-        if not isinstance(object_id, str):
-            continue
-        name = f"{use.kind}:{object_id}"
-        row = _owned(objects.get(name), use.kind, object_id, use.access, caller, step)
-        crosses = crosses or (row["principal"] is not None and row["principal"] != caller.principal)
-        if states[name] not in use.states:
-            raise SagaError(
-                Reason.WRONG_STATE,
-                f"The {use.kind} {object_id} is {states[name]}; step {step.step_id!r} needs"
-                f" {' or '.join(sorted(use.states))}.",
-                details={"object_id": object_id, "state": states[name], "step_id": step.step_id},
-            )
-        if use.state_after is not None:
-            states[name] = use.state_after
-        _check_currency(step, row, object_id)
-    amount = _check_amount(step, objects, spendable)
-    graded = grade(
-        contract,
-        RiskInputs(
-            amount_cents=amount,
-            currency=step.arguments.get(contract.amount.currency) if contract.amount else None,
-            rows=_count(step),
-            crosses_principal=crosses,
-        ),
-        policy,
-    )
-    duty, because = graded.duty, graded.because
-    if contract.writes and proposal.intent.occurrence > 1 and graded.level >= 3 and duty is Duty.NONE:  # noqa: PLR2004
-        duty, because = Duty.ONE, (*because, f"occurrence {proposal.intent.occurrence} of the same intent")
-    return PlannedStep(
-        step_id=step.step_id,
-        tool=contract.wire_name,
-        arguments=step.arguments,
-        needs=step.needs,
-        dispatch=contract.dispatch,
-        side_effect=contract.side_effect,
-        may_refuse=contract.may_refuse,
-        duty=duty,
-        level=graded.level,
-        because=because,
-        timeout_seconds=contract.timeout_seconds,
-        attempts_max=contract.attempts_max,
-        resources=tuple(f"{kind}:{object_id}" for kind, object_id in _literals(step)),
-    )
-
-
-def _owned(  # noqa: PLR0913 - who wants what of whose object
-    row: Row | None, kind: str, object_id: str, access: Access, caller: Caller, step: ProposedStep
-) -> Row:
-    """Refuse an invented object, another tenant's (as if it were not there) and another principal's."""
-    if row is None or row["tenant"] != caller.tenant:
-        raise SagaError(
-            Reason.OBJECT_NOT_FOUND,
-            f"There is no {kind} {object_id}; look it up before posting.",
-            details={"kind": kind, "object_id": object_id, "step_id": step.step_id},
-        )
-    if row["principal"] not in (None, caller.principal) and access in OWN_ONLY:
-        raise SagaError(
-            Reason.NOT_OWNER,
-            f"The {kind} {object_id} does not belong to {caller.principal}; use one that does.",
-            details={"kind": kind, "object_id": object_id, "step_id": step.step_id},
-            phase=Phase.AUTHORIZATION,
-        )
-    return row
-
-
-def _check_currency(step: ProposedStep, row: Row, object_id: str) -> None:
-    if step.contract.amount is None or row["currency"] is None:
-        return
-    currency = step.arguments.get(step.contract.amount.currency)
-    if isinstance(currency, str) and currency != row["currency"]:
-        raise SagaError(
-            Reason.CURRENCY_MISMATCH,
-            f"{object_id} is kept in {row['currency']}, step {step.step_id!r} says {currency}.",
-            details={"object_id": object_id, "currency": row["currency"], "step_id": step.step_id},
-        )
-
-
-def _check_amount(step: ProposedStep, objects: Mapping[str, Row], spendable: dict[str, int | None]) -> int:
-    """Simulate the amount on the funds that earlier steps of this plan left; 0 when it is bound, not literal."""
-    use = step.contract.amount
-    amount = step.arguments.get(use.argument) if use else None
-    if use is None or not isinstance(amount, int):
-        return 0
-    source = f"account:{step.arguments.get(use.taken_from)}" if use.taken_from else ""
-    target = f"account:{step.arguments.get(use.paid_into)}" if use.paid_into else ""
-    limit = objects[source]["limit_cents"] if source in objects else None
-    if limit is not None and amount > limit:
-        raise SagaError(
-            Reason.LIMIT_EXCEEDED,
-            f"Step {step.step_id!r} wants {amount} cents; the limit of {source} is {limit}.",
-            details={"amount_cents": amount, "limit_cents": limit, "step_id": step.step_id},
-        )
-    available = spendable.get(source)
-    if available is not None:
-        if available < amount:
-            raise SagaError(
-                Reason.FUNDS_INSUFFICIENT,
-                f"Step {step.step_id!r} needs {amount} cents; {source} has {available}.",
-                details={"amount_cents": amount, "available_cents": available, "step_id": step.step_id},
-            )
-        spendable[source] = available - amount
-    received = spendable.get(target)
-    if received is not None:
-        spendable[target] = received + amount
-    return amount
-
-
-def _count(step: ProposedStep) -> int:
-    value = step.arguments.get(step.contract.rows_argument or "")
-    return value if isinstance(value, int) else 0
-
-
-def _literals(step: ProposedStep) -> list[tuple[str, str]]:
-    """Objects that the arguments name outright: (kind, id)."""
-    return [
-        (use.kind, step.arguments[use.argument])
-        for use in step.contract.resources
-        if isinstance(step.arguments.get(use.argument), str)
-    ]
-
-
 def _check_switches(rows: Sequence[Row], caller: Caller, proposal: Proposal) -> None:
     on = {(row["scope"], row["subject"]) for row in rows}
     tools = {("tool", step.contract.name) for step in proposal.steps if step.contract.writes}
@@ -530,7 +373,7 @@ def _check_switches(rows: Sequence[Row], caller: Caller, proposal: Proposal) -> 
         pair for pair in on if pair[0] == "all"
     }
     if met:
-        scope, subject = sorted(met)[0]
+        scope, subject = min(met)
         raise SagaError(
             Reason.KILL_SWITCH_ON,
             f"New effects are switched off for {scope} {subject}; try later.",

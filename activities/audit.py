@@ -6,7 +6,7 @@ so that an auditor can check it with psql alone.
 
 import json
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Final
 
 from activities.database import Transaction
 from contracts.base import JsonObject
@@ -23,7 +23,7 @@ def masked(arguments: JsonObject, sensitive: Iterable[str]) -> str:
     return json.dumps(shown, ensure_ascii=False, separators=(",", ":"))
 
 
-async def append(  # noqa: PLR0913 - one named value per column
+async def append(
     transaction: Transaction,
     kind: str,
     *,
@@ -36,7 +36,7 @@ async def append(  # noqa: PLR0913 - one named value per column
     arguments: str | None = None,
     policy_digest: str | None = None,
     decisions: str | None = None,
-    result: Any = None,
+    result: JsonObject | None = None,
 ) -> None:
     """Queue one row; it commits or vanishes with everything else in the transaction."""
     await transaction.later(
@@ -59,7 +59,7 @@ async def append(  # noqa: PLR0913 - one named value per column
     )
 
 
-async def door_refused(transaction: Transaction, caller: Caller, result: Any) -> None:
+async def door_refused(transaction: Transaction, caller: Caller, result: JsonObject) -> None:
     """Note a refusal at the door; at most sixty a minute and agent, so that a flood cannot fill the disk."""
     await transaction.later(
         "select backstay.append_audit('door_refused', %(tenant)s, null, null, null, %(agent)s, %(principal)s, null,"

@@ -7,6 +7,8 @@ the intent's row and lands only while the phase is ADMITTED and the run that ask
 """
 
 import json
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -17,10 +19,12 @@ from contracts.base import JsonObject
 from contracts.errors import Phase, SagaError
 from contracts.keys import canonical_json, digest
 from contracts.problems import field_problems
-from contracts.shape import shape_of
 from contracts.reasons import Reason
 from contracts.saga import CompensateCall, CompensateResult, StepCall, StepResult
+from contracts.shape import shape_of
 from contracts.tool import AnyContract, SideEffect
+
+T = TypeVar("T")
 
 _LAND = """
 with standing as (
@@ -77,15 +81,42 @@ async def execute_step(database: Database, tool: AnyTool, call: StepCall) -> Ste
     DEADLINE_EXCEEDED, APPROVAL_MISSING; transient: IN_PROGRESS, DEPENDENCY_DOWN. After any of them nothing of
     this step is in the database but one audit row of the refusal.
     """
-    arguments = validated(tool.contract, call.arguments)
+
+    async def work(transaction: Transaction) -> StepResult:
+        arguments = validated(tool.contract, call.arguments)
+        if tool.contract.writes:
+            return await _land(transaction, tool, call, arguments)
+        return await _read(transaction, tool, call, arguments)
+
+    async def note(transaction: Transaction, refused: SagaError) -> None:
+        await audit.append(
+            transaction,
+            "refusal",
+            caller=call.caller,
+            intent_key=call.claim.intent_key,
+            step_id=call.step_id,
+            tool=tool.contract.wire_name,
+            arguments=audit.masked(call.arguments, tool.contract.sensitive_fields),
+            policy_digest=call.policy_digest,
+            result={"reason": refused.reason.value, "message": str(refused)},
+        )
+
+    return await _audited(database, work, note)
+
+
+async def _audited(
+    database: Database,
+    work: Callable[[Transaction], Awaitable[T]],
+    note: Callable[[Transaction, SagaError], Awaitable[None]],
+) -> T:
+    """Run `work`; when it refuses, everything of it is gone and `note` alone is committed before the answer."""
     try:
-        if not tool.contract.writes:
-            return await database.run(lambda transaction: _read(transaction, tool, call, arguments))
-        return await database.run(lambda transaction: _land(transaction, tool, call, arguments))
+        return await database.run(work)
     except SagaError as error:
-        if not error.reason.is_transient:
-            await database.run(lambda transaction: _note_refusal(transaction, tool, call, error))
-        raise
+        refused = error
+    if not refused.reason.is_transient:
+        await database.run(lambda transaction: note(transaction, refused))
+    raise refused
 
 
 async def _read(transaction: Transaction, tool: AnyTool, call: StepCall, arguments: BaseModel) -> StepResult:
@@ -206,20 +237,6 @@ async def _spend_approval(transaction: Transaction, call: StepCall) -> str:
     return str(spent["decision_id"])
 
 
-async def _note_refusal(transaction: Transaction, tool: AnyTool, call: StepCall, error: SagaError) -> None:
-    await audit.append(
-        transaction,
-        "refusal",
-        caller=call.caller,
-        intent_key=call.claim.intent_key,
-        step_id=call.step_id,
-        tool=tool.contract.wire_name,
-        arguments=audit.masked(call.arguments, tool.contract.sensitive_fields),
-        policy_digest=call.policy_digest,
-        result={"reason": error.reason.value, "message": str(error)},
-    )
-
-
 _FENCE = """
 insert into backstay.effects (step_key, intent_key, step_id, tool, direction, state, argument_digest, arguments, epoch)
 select %(execute_key)s, i.intent_key, %(step_id)s, %(tool)s, 'execute', 'TOMBSTONE', '', '{}', i.epoch
@@ -244,26 +261,20 @@ async def compensate_step(database: Database, tool: AnyTool, call: CompensateCal
     Input and output come from the effect row. Raises SagaError: the tool's refusal (the step parks), RUN_STALE,
     SUPERSEDED (the intent is not closing); transient: IN_PROGRESS, DEPENDENCY_DOWN.
     """
-    try:
-        return await database.run(lambda transaction: _undo(transaction, tool, call))
-    except SagaError as error:
-        if not error.reason.is_transient:
-            reason = error
 
-            async def note(transaction: Transaction) -> None:
-                await audit.append(
-                    transaction,
-                    "compensation_refused",
-                    caller=call.caller,
-                    intent_key=call.claim.intent_key,
-                    step_id=call.step_id,
-                    tool=tool.contract.compensate_name,
-                    policy_digest=call.policy_digest,
-                    result={"reason": reason.reason.value, "message": str(reason)},
-                )
+    async def note(transaction: Transaction, refused: SagaError) -> None:
+        await audit.append(
+            transaction,
+            "compensation_refused",
+            caller=call.caller,
+            intent_key=call.claim.intent_key,
+            step_id=call.step_id,
+            tool=tool.contract.compensate_name,
+            policy_digest=call.policy_digest,
+            result={"reason": refused.reason.value, "message": str(refused)},
+        )
 
-            await database.run(note)
-        raise
+    return await _audited(database, lambda transaction: _undo(transaction, tool, call), note)
 
 
 async def _undo(transaction: Transaction, tool: AnyTool, call: CompensateCall) -> CompensateResult:
@@ -287,7 +298,8 @@ async def _undo(transaction: Transaction, tool: AnyTool, call: CompensateCall) -
     standing, effect = await asked_standing.one(), await asked_effect.one()
     if written is None:
         return await _compensated_before(transaction, call, standing)
-    assert effect is not None, "the fence or an execute row is there"
+    if effect is None:
+        raise AssertionError("the fence has just put an execute row there")
     undone = effect["state"] == "LANDED"
     residue: str | None = None
     if undone:
@@ -346,9 +358,7 @@ async def _run_compensation(
     return done.residue
 
 
-async def _compensated_before(
-    transaction: Transaction, call: CompensateCall, standing: Row | None
-) -> CompensateResult:
+async def _compensated_before(transaction: Transaction, call: CompensateCall, standing: Row | None) -> CompensateResult:
     if standing is None:
         raise SagaError(Reason.INTENT_NOT_FOUND, f"No intent {call.intent_id} was admitted.")
     if standing["run_id"] != call.claim.run_id or standing["epoch"] != call.claim.epoch:

@@ -64,7 +64,9 @@ def _tool_problems(tool: AnyTool, kinds: dict[str, str]) -> list[str]:
     if contract.side_effect is SideEffect.REVERSIBLE and tool.compensate is None:
         problems.append("is REVERSIBLE but has no compensate handler; write one or declare it IRREVERSIBLE.")
     if contract.side_effect is not SideEffect.REVERSIBLE and tool.compensate is not None:
-        problems.append(f"is {contract.side_effect} and yet has a compensate handler; declare it REVERSIBLE or drop it.")
+        problems.append(
+            f"is {contract.side_effect} and yet has a compensate handler; declare it REVERSIBLE or drop it."
+        )
     if contract.dispatch is not Dispatch.DATABASE:
         problems.append("is dispatched REMOTE, which this version does not run; write to the database.")
     for name in _PARAMETERS:

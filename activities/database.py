@@ -9,7 +9,7 @@ step costs three round trips (measured; `docs/performance.md`).
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Final, LiteralString, Protocol, TypeVar, cast
+from typing import Any, Final, LiteralString, Protocol, Self, TypeVar, cast
 
 import psycopg
 from psycopg import errors
@@ -116,7 +116,7 @@ class Database:
             open=False,
         )
 
-    async def __aenter__(self) -> "Database":
+    async def __aenter__(self) -> Self:
         """Open the pool; the first connection is made in the background."""
         await self._pool.open()
         return self

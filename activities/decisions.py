@@ -98,7 +98,7 @@ def _covered(decision: Decision, standing: Standing) -> list[str]:
     return sorted(open_steps)
 
 
-def _judge(
+def _judge(  # noqa: PLR0911 - one line per reason
     decision: Decision, row: Row, standing: Standing, steps: list[str], landed: set[str]
 ) -> SagaError | None:
     """Say why a decision does not count; None when it does."""

@@ -47,7 +47,7 @@ def named(
 ) -> ActivityFunction:
     """Make an activity of `work`, with typed refusals and no leaking bugs."""
 
-    async def run(request: Any) -> Any:
+    async def run(request: Input) -> Output:
         try:
             return await work(request)
         except SagaError as error:
@@ -120,7 +120,5 @@ def _tool_activities(database: Database, tool: AnyTool) -> list[ActivityFunction
 
     functions = [named(tool.contract.wire_name, execute, saga.StepCall, saga.StepResult)]
     if tool.contract.writes:
-        functions.append(
-            named(tool.contract.compensate_name, compensate, saga.CompensateCall, saga.CompensateResult)
-        )
+        functions.append(named(tool.contract.compensate_name, compensate, saga.CompensateCall, saga.CompensateResult))
     return functions

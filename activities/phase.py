@@ -14,7 +14,6 @@ from activities.standing import effects_seen, locked, standing_of, step_reports
 from contracts.envelope import Cause, IntentReport
 from contracts.intent import Caller
 from contracts.saga import (
-    Claim,
     Closed,
     CloseRequest,
     IntentPhase,
@@ -80,14 +79,15 @@ async def settle_intent(database: Database, request: SettleRequest) -> Standing:
         standing = standing_of(row, asked)
         if standing.phase.is_final or standing.parked is not None:
             return standing
-        assert standing.plan is not None, "only an admitted plan settles"
+        if standing.plan is None:
+            raise AssertionError("only an admitted plan settles")
         wanted = {step.step_id for step in standing.plan.steps if step.writes}
         executed = [effect for effect in effects if effect["direction"] == "execute"]
         live = {effect["step_id"] for effect in executed if effect["state"] == "LANDED"}
         committing = standing.phase is IntentPhase.ADMITTED
         if (live != wanted) if committing else live:
             detail = {"live": sorted(live), "wanted": sorted(wanted) if committing else []}
-            return await _park(transaction, row, standing, request.claim, ParkReason.MISMATCH, detail)
+            return await _park(transaction, row, standing, reason=ParkReason.MISMATCH, detail=detail)
         if committing:
             phase = IntentPhase.COMMITTED
         elif any(effect["state"] == "COMPENSATED" for effect in executed):
@@ -114,7 +114,7 @@ async def park_intent(database: Database, request: ParkRequest) -> Standing:
         standing = standing_of(row, asked)
         if standing.phase.is_final or standing.parked is not None:
             return standing
-        return await _park(transaction, row, standing, request.claim, request.reason, request.detail)
+        return await _park(transaction, row, standing, reason=request.reason, detail=request.detail)
 
     return await database.run(work)
 
@@ -133,18 +133,19 @@ async def _end(transaction: Transaction, row: Row, phase: IntentPhase, report: I
     )
 
 
-async def _park(  # noqa: PLR0913 - the row, what it means, and why
-    transaction: Transaction, row: Row, standing: Standing, claim: Claim, reason: ParkReason, detail: dict[str, Any]
+async def _park(
+    transaction: Transaction, row: Row, standing: Standing, *, reason: ParkReason, detail: dict[str, Any]
 ) -> Standing:
     await transaction.later(
-        "update backstay.intents set parked_reason = %s, parked_since = now(), parked_detail = %s where intent_key = %s",
-        (reason.value, json.dumps(detail), claim.intent_key),
+        "update backstay.intents set parked_reason = %s, parked_since = now(), parked_detail = %s"
+        " where intent_key = %s",
+        (reason.value, json.dumps(detail), row["intent_key"]),
     )
     await audit.append(
         transaction,
         "parked",
         caller=caller_of(row),
-        intent_key=claim.intent_key,
+        intent_key=row["intent_key"],
         result={"reason": reason.value, "detail": detail},
     )
     return standing.model_copy(update={"parked": reason, "parked_detail": detail})

@@ -7,14 +7,14 @@ mended and resumes. Shape after the trials in `docs/driver.md`.
 """
 
 import asyncio
-from collections.abc import Coroutine
 from datetime import timedelta
 from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel
 from temporalio import workflow
 from temporalio.common import RetryPolicy, SearchAttributeKey, SearchAttributePair
-from temporalio.exceptions import ActivityError, ApplicationError, TimeoutError as TemporalTimeoutError
+from temporalio.exceptions import ActivityError, ApplicationError
+from temporalio.exceptions import TimeoutError as TemporalTimeoutError
 
 from contracts import saga
 from contracts.envelope import Envelope, Meta, intent_envelope
@@ -38,6 +38,7 @@ LOCAL_RETRY: Final = RetryPolicy(
 )
 ENGINE_RETRY: Final = RetryPolicy(initial_interval=timedelta(milliseconds=500), maximum_interval=timedelta(seconds=10))
 MESSAGES_MAX: Final = 500
+BY_TEMPORAL: Final = saga.Cancellation(reason="cancelled in Temporal", requested_by="temporal")
 
 _STATE: Final = SearchAttributeKey.for_keyword(saga.SEARCH_STATE)
 _TENANT: Final = SearchAttributeKey.for_keyword(saga.SEARCH_TENANT)
@@ -51,7 +52,7 @@ class IntentWorkflow:
     """One intent, from admission to its envelope."""
 
     @workflow.init
-    def __init__(self, request: Any = None) -> None:
+    def __init__(self, request: Any = None) -> None:  # noqa: ANN401 - whatever a client sent
         """Start the reducer here: messages can arrive before `run`. `request` is read by admission only."""
         self._request: Any = request
         self._tasks: set[asyncio.Task[None]] = set()
@@ -63,16 +64,15 @@ class IntentWorkflow:
         self._emit(commands)
 
     @workflow.run
-    async def run(self, request: Any = None) -> Envelope:  # noqa: ARG002 - read in __init__
+    async def run(self, request: Any = None) -> Envelope:  # noqa: ANN401, ARG002 - read in __init__
         """Carry the intent to its envelope. Raises ApplicationError for a rejection that may be posted again."""
         while not (self._finish is not None and workflow.all_handlers_finished()):
             try:
                 await workflow.wait_condition(
-                    lambda: self._bug is not None
-                    or (self._finish is not None and workflow.all_handlers_finished())
+                    lambda: self._bug is not None or (self._finish is not None and workflow.all_handlers_finished())
                 )
             except asyncio.CancelledError:
-                self._take(on.CancelRequested(saga.Cancellation(reason="cancelled in Temporal", requested_by="temporal")))
+                self._take(on.CancelRequested(BY_TEMPORAL))
             if self._bug is not None:
                 raise self._bug
         self._show(self._state)
@@ -95,7 +95,7 @@ class IntentWorkflow:
         return await self._decide(decision, "update")
 
     @decide.validator
-    def _check_decide(self, decision: saga.Decision) -> None:
+    def _check_decide(self, decision: saga.Decision) -> None:  # noqa: ARG002 - the signature binds
         self._check_open()
 
     @workflow.signal(name="decide", description="Approve or deny what is asked; not answered.")
@@ -110,7 +110,7 @@ class IntentWorkflow:
         return self._cancel(cancellation)
 
     @cancel.validator
-    def _check_cancel(self, cancellation: saga.Cancellation) -> None:
+    def _check_cancel(self, cancellation: saga.Cancellation) -> None:  # noqa: ARG002 - the signature binds
         self._check_open()
 
     @workflow.signal(name="cancel", description="Stop the intent and undo what landed; not answered.")
@@ -124,7 +124,7 @@ class IntentWorkflow:
         return await self._resolve(resolution)
 
     @resolve.validator
-    def _check_resolve(self, resolution: saga.Resolution) -> None:
+    def _check_resolve(self, resolution: saga.Resolution) -> None:  # noqa: ARG002 - the signature binds
         self._check_open()
 
     @workflow.signal(name="resolve", description="Say how a parked intent goes on; not answered.")
@@ -303,10 +303,10 @@ class IntentWorkflow:
                 timeout=timedelta(seconds=max(1.0, command.expires_in_seconds)),
                 timeout_summary=f"decision about {', '.join(command.step_ids)}",
             )
-        except asyncio.TimeoutError:
+        except TimeoutError:
             self._take(on.ApprovalDue())
 
-    async def _call(  # noqa: PLR0913 - one named value per knob of an activity
+    async def _call(
         self,
         name: str,
         request: BaseModel,
@@ -319,11 +319,11 @@ class IntentWorkflow:
     ) -> T:
         """Run an activity: locally twice where it is short and ours, then by the same name as an ordinary one.
 
-        Raises SagaError for every refusal, and OUTCOME or DEPENDENCY reasons when attempts ran out.
+        Raises SagaError for every refusal, and the last transient one when the attempts ran out.
         """
         if step is None or step.dispatch is Dispatch.DATABASE:
             try:
-                return await workflow.execute_local_activity(
+                local: T = await workflow.execute_local_activity(
                     name,
                     request,
                     result_type=gives,
@@ -334,8 +334,10 @@ class IntentWorkflow:
                 refused = refusal_of(error)
                 if not refused.reason.is_transient:
                     raise refused from None
+            else:
+                return local
         try:
-            return await workflow.execute_activity(
+            ordinary: T = await workflow.execute_activity(
                 name,
                 request,
                 result_type=gives,
@@ -349,6 +351,8 @@ class IntentWorkflow:
             )
         except (ActivityError, ApplicationError) as error:
             raise refusal_of(error) from None
+        else:
+            return ordinary
 
     def _claim(self) -> saga.Claim:
         info = workflow.info()
@@ -401,7 +405,7 @@ class IntentWorkflow:
 def refusal_of(error: ActivityError | ApplicationError) -> SagaError:
     """Unwrap what an activity said: a local failure is bare, an ordinary one wrapped, a timeout has no reason."""
     cause = error.cause if isinstance(error, ActivityError) else error
-    if isinstance(cause, ApplicationError) and cause.type in Reason.__members__:
+    if isinstance(cause, ApplicationError) and cause.type is not None and cause.type in Reason.__members__:
         details = cause.details[0] if cause.details else None
         if isinstance(details, dict):
             refused = SagaError(Reason(cause.type), cause.message)

@@ -152,9 +152,7 @@ def _planned_again(state: State) -> MappingProxyType[str, Step]:
     """Forget the waiting: a decided step is planned."""
     return MappingProxyType(
         {
-            step_id: replace(step, state=StepState.PLANNED)
-            if step.state is StepState.AWAITING_APPROVAL
-            else step
+            step_id: replace(step, state=StepState.PLANNED) if step.state is StepState.AWAITING_APPROVAL else step
             for step_id, step in state.steps.items()
         }
     )
@@ -172,9 +170,7 @@ def _forward(state: State) -> Advance:
             arguments = resolve(planned.arguments, outputs)
         except SagaError as error:
             return _refused(state, planned.step_id, error.info)
-        state = state.with_step(
-            planned.step_id, state=StepState.EXECUTING, step_key=plan.execute_key(planned.step_id)
-        )
+        state = state.with_step(planned.step_id, state=StepState.EXECUTING, step_key=plan.execute_key(planned.step_id))
         started.append(do.Execute(step_id=planned.step_id, arguments=arguments))
     if all(step.state is StepState.DONE for step in state.steps.values()):
         return replace(state, stage=Stage.SETTLING), (do.Settle(),)
@@ -271,9 +267,11 @@ def _closed(state: State, closed: Closed) -> Advance:
         )
     seen = {effect.step_id for effect in closed.effects}
     for step in state.known_plan.steps:
-        if step.step_id not in seen and state.steps[step.step_id].state in (StepState.DONE, StepState.AWAITING_APPROVAL):
-            read_only = state.steps[step.step_id].state is StepState.DONE
-            state = state.with_step(step.step_id, state=StepState.SUPERSEDED if read_only else StepState.PLANNED)
+        known = state.steps[step.step_id].state
+        if step.step_id not in seen and step.writes and known is StepState.DONE:
+            state = state.with_step(step.step_id, state=StepState.SUPERSEDED)
+        elif step.step_id not in seen and known is StepState.AWAITING_APPROVAL:
+            state = state.with_step(step.step_id, state=StepState.PLANNED)
     return _back(state)
 
 
@@ -352,7 +350,9 @@ def _park(state: State, reason: ParkReason) -> Advance:
     return replace(state, stage=Stage.PARKING, parked=reason), (do.Park(reason=reason, detail=detail),)
 
 
-def _resolved(state: State, verb: str, step_id: str | None, standing: Standing, residue: str | None) -> Advance:
+def _resolved(  # noqa: PLR0911 - one line per verb
+    state: State, verb: str, step_id: str | None, standing: Standing, residue: str | None
+) -> Advance:
     """Go on as the operator said; the database has already taken its part of it."""
     state = replace(state, parked=standing.parked, epoch=standing.epoch, plan=standing.plan or state.plan)
     if standing.phase.is_final:
@@ -373,4 +373,3 @@ def _resolved(state: State, verb: str, step_id: str | None, standing: Standing, 
             return _back(replace(done, stage=Stage.COMPENSATING))
         case _:
             return state, NOTHING
-

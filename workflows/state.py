@@ -68,7 +68,7 @@ class State:
     intent_id: str | None = None
     epoch: int = 0
     steps: Mapping[str, Step] = field(default_factory=lambda: MappingProxyType[str, Step]({}))
-    ask: Ask = Ask()
+    ask: Ask = field(default_factory=Ask)
     cause: Cause = Cause.NONE
     error: ErrorInfo | None = None
     cancellation: Cancellation | None = None
@@ -79,7 +79,8 @@ class State:
     @property
     def known_plan(self) -> Plan:
         """The plan; only asked for after admission brought one."""
-        assert self.plan is not None, "no plan before admission"
+        if self.plan is None:
+            raise AssertionError("no plan before admission")
         return self.plan
 
     def with_step(self, step_id: str, **changes: object) -> "State":
