@@ -108,7 +108,8 @@ class Admission:
         row, alias = await asked_row.one(), await asked_alias.one()
         check_alias(alias, proposal)
         if row is not None:
-            return await self._repeat(transaction, request, known, proposal, row, await asked_decisions.all())
+            asked = await asked_decisions.all()
+            return await self._repeat(transaction, request, known, proposal, row=row, asked=asked)
         _check_switches(await asked_killed.all(), known.caller, proposal)
         await self._check_lineage(transaction, known, proposal)
         try:
@@ -139,6 +140,7 @@ class Admission:
         request: AdmitRequest,
         known: IntentRequest,
         proposal: Proposal,
+        *,
         row: Row,
         asked: list[Row],
     ) -> Standing:
