@@ -14,13 +14,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import AliasChoices, Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
+from contracts.intent import NAME_PATTERN
+
 if TYPE_CHECKING:
     from temporalio.envconfig import ClientConnectConfig
 
     from worker.stack.state import StackState
 
 PREFIX = "BACKSTAY_"
-Name = Annotated[str, Field(min_length=1, max_length=200)]
+Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 Port = Annotated[int, Field(ge=1, le=65_535)]
 
 

@@ -174,6 +174,40 @@ def test_a_stack_whose_owner_is_gone_is_buried_by_the_next_start() -> None:
     shutil.rmtree(mine)
 
 
+@pytest.mark.servers
+def test_a_reused_process_id_in_the_pid_file_does_not_block_the_next_start(fresh_stack: LocalStack) -> None:
+    """After a reboot, and above all in a container, another program may have the dead server's id."""
+    fresh_stack.kill_postgres()
+    pid_file = fresh_stack.postgres.directory / "postmaster.pid"
+    lines = pid_file.read_text().splitlines()
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as stranger:
+        pid_file.write_text("\n".join([str(stranger.pid), *lines[1:]]) + "\n")
+
+        fresh_stack.start_postgres()
+
+        assert stranger.poll() is None
+    with psycopg.connect(fresh_stack.database_url) as connection:
+        assert connection.execute("select 1").fetchone() == (1,)
+
+
+@pytest.mark.servers
+def test_a_stack_that_fails_to_start_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[LocalStack] = []
+
+    def fail(stack: LocalStack, name: str) -> str:
+        del name
+        started.append(stack)
+        raise StackError("no database today")
+
+    monkeypatch.setattr(LocalStack, "create_database", fail)
+    with pytest.raises(StackError, match="no database today"), LocalStack.temporary(fsync=False):
+        pass
+
+    processes = [started[0].postgres.process, started[0].temporal.process]
+    assert not started[0].directory.exists()
+    assert not any(process and process.is_alive() for process in processes)
+
+
 @needs_root
 @pytest.mark.servers
 def test_as_root_a_private_directory_above_the_wheels_stays_private(tmp_path: Path, open_directory: Path) -> None:

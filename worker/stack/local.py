@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-import shutil
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from worker.stack.keeper import OWNER, make_run_directory, read_records, start_keeper, write_records
+from worker.stack.keeper import OWNER, bury, make_run_directory, read_records, start_keeper, write_records
 from worker.stack.postgres import PostgresServer
 from worker.stack.processes import ProcessRecord, StackError
 from worker.stack.state import StackState
@@ -49,33 +48,33 @@ class LocalStack:
         """
         directory = make_run_directory()
         keeper = start_keeper(directory)
-        stack = cls(
-            directory,
-            PostgresServer(directory / "postgres", directory / "postgres.log", dies_with_parent=True, fsync=fsync),
-            TemporalServer(
-                directory / "temporal.db",
-                directory / "temporal.log",
-                dies_with_parent=True,
-                ui_port=0 if ui else None,
-            ),
-        )
         try:
-            if temporal:
-                stack.temporal.begin_start()
-            stack.postgres.begin_start()
-            stack._note_processes()
-            if temporal:
-                stack.start_temporal()
-            stack.start_postgres()
-            stack.create_database(DATABASE)
+            stack = cls(
+                directory,
+                PostgresServer(directory / "postgres", directory / "postgres.log", dies_with_parent=True, fsync=fsync),
+                TemporalServer(
+                    directory / "temporal.db",
+                    directory / "temporal.log",
+                    dies_with_parent=True,
+                    ui_port=0 if ui else None,
+                ),
+            )
+            stack._start(with_temporal=temporal)
             yield stack
         finally:
-            if stack.temporal.process is not None:
-                stack.temporal.kill()  # in order it takes 1.5 s, and its data goes next
-            stack.postgres.stop()
-            shutil.rmtree(directory, ignore_errors=True)
+            bury(directory)
             keeper.kill()
             keeper.communicate()
+
+    def _start(self, *, with_temporal: bool) -> None:
+        """Start the servers side by side."""
+        if with_temporal:
+            self.temporal.begin_start()
+            self._note_processes()
+        self.start_postgres()
+        if with_temporal:
+            self.start_temporal()
+        self.create_database(DATABASE)
 
     @staticmethod
     def up(settings: Settings) -> StackState:

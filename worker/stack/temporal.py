@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
+from contracts.saga import SEARCH_KEYWORDS, SEARCH_TOOLS
 from worker.stack.binaries import temporal_binary
 from worker.stack.processes import ProcessRecord, StackError, log_tail, spawn, wait_until
 
@@ -26,14 +27,7 @@ START_TIMEOUT_SECONDS = 60.0
 STOP_TIMEOUT_SECONDS = 10.0
 START_ATTEMPTS_MAX = 5
 
-# A stable interface (DESIGN.md section 11): dashboards and `temporal workflow list` rely on these names.
-SEARCH_ATTRIBUTES: Mapping[str, str] = {
-    "BackstayState": "Keyword",
-    "BackstayTenant": "Keyword",
-    "BackstayAgent": "Keyword",
-    "BackstayRisk": "Keyword",
-    "BackstayTools": "KeywordList",
-}
+SEARCH_ATTRIBUTES: Mapping[str, str] = {**dict.fromkeys(SEARCH_KEYWORDS, "Keyword"), SEARCH_TOOLS: "KeywordList"}
 
 # The dev server hands tasks over in steps of 50 ms unless its transfer queue may be polled more often.
 DYNAMIC_CONFIG: Mapping[str, object] = {"history.transferProcessorMaxPollRPS": 2000}
