@@ -1,10 +1,12 @@
 """The base of every model on the wire: frozen, closed, strict."""
 
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any, TypeGuard
 
 from pydantic import BaseModel, ConfigDict
 
+JsonValue = Any
+"""A JSON value as parsed; said by name, because no type can say it and be handy."""
 JsonObject = dict[str, Any]
 """A JSON object as parsed: only None, bool, int, float, str, list and dict inside."""
 
@@ -21,19 +23,27 @@ class Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-def as_object(value: Any) -> JsonObject | None:
+def as_object(value: JsonValue) -> JsonObject | None:
     """Take a JSON value as an object; None when it is something else."""
-    return cast("JsonObject", value) if isinstance(value, dict) else None
+    return value if _is_object(value) else None
 
 
-def as_array(value: Any) -> list[Any] | None:
+def as_array(value: JsonValue) -> list[JsonValue] | None:
     """Take a JSON value as an array; None when it is something else."""
-    return cast("list[Any]", value) if isinstance(value, list) else None
+    return value if _is_array(value) else None
 
 
-def items_of(value: Any) -> Iterator[tuple[str | int, Any]]:
+def items_of(value: JsonValue) -> Iterator[tuple[str | int, JsonValue]]:
     """List what stands directly inside a JSON value, with its key or index."""
-    if (given := as_object(value)) is not None:
-        yield from given.items()
-    elif (items := as_array(value)) is not None:
-        yield from enumerate(items)
+    if _is_object(value):
+        yield from value.items()
+    elif _is_array(value):
+        yield from enumerate(value)
+
+
+def _is_object(value: object) -> TypeGuard[JsonObject]:
+    return isinstance(value, dict)
+
+
+def _is_array(value: object) -> TypeGuard[list[JsonValue]]:
+    return isinstance(value, list)

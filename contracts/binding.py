@@ -2,9 +2,8 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from contracts.base import JsonObject, as_array, as_object, items_of
+from contracts.base import JsonObject, JsonValue, as_array, as_object, items_of
 from contracts.errors import FieldProblem, Phase, SagaError
 from contracts.intent import FROM, binding_of
 from contracts.reasons import Reason
@@ -42,14 +41,15 @@ def bindings_of(arguments: JsonObject) -> tuple[tuple[Binding, ...], tuple[Path,
 
 
 def resolve(arguments: JsonObject, outputs: Mapping[str, JsonObject]) -> JsonObject:
-    """Copy `arguments` with each binding replaced by the recorded output it names; outputs are data, never read as bindings.
+    """Copy `arguments` with each binding replaced by the recorded output that it names.
 
+    Outputs are data: nothing inside them is ever read as a binding.
     Raises: SagaError(ARGUMENTS_INVALID), phase execution, when a recorded output lacks what the plan promised.
     """
     return {key: _resolved((key,), value, outputs) for key, value in arguments.items()}
 
 
-def _sources(path: Path, value: Any) -> Iterator[tuple[Path, Any]]:
+def _sources(path: Path, value: JsonValue) -> Iterator[tuple[Path, JsonValue]]:
     given = as_object(value)
     if given is not None and FROM in given:
         yield path, given
@@ -58,7 +58,7 @@ def _sources(path: Path, value: Any) -> Iterator[tuple[Path, Any]]:
         yield from _sources((*path, key), item)
 
 
-def _resolved(path: Path, value: Any, outputs: Mapping[str, JsonObject]) -> Any:
+def _resolved(path: Path, value: JsonValue, outputs: Mapping[str, JsonObject]) -> JsonValue:
     if (items := as_array(value)) is not None:
         return [_resolved((*path, index), item, outputs) for index, item in enumerate(items)]
     given = as_object(value)
@@ -70,7 +70,7 @@ def _resolved(path: Path, value: Any, outputs: Mapping[str, JsonObject]) -> Any:
     if binding is None:
         raise _unresolved(path, str(given[FROM])[:100], "it is no binding")
     step_id, source = binding
-    found: Any = outputs.get(step_id)
+    found: JsonValue = outputs.get(step_id)
     for name in source:
         inside = as_object(found)
         if inside is None or name not in inside:

@@ -5,17 +5,20 @@ the steps are, their arguments and what feeds what mean everything. So steps are
 that follows from their contents alone. Arguments keep every byte and every array its order.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
-from contracts.base import JsonObject, as_array, as_object
+from contracts.base import JsonObject, JsonValue, as_array, as_object
 from contracts.graph import Node, direct_needs, ordered
 from contracts.intent import FROM, binding_of
 from contracts.keys import canonical_json
 from contracts.shape import shape_of
 
 Ranks = dict[str, int]
+_Link = tuple[int, tuple[str, ...], tuple[str, ...]]
+"""Rank of a neighbour, and how it is joined."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,7 @@ def _positioned(arguments: JsonObject, positions: Mapping[str, int]) -> JsonObje
     return {key: _renamed(value, positions) for key, value in arguments.items()}
 
 
-def _renamed(value: Any, positions: Mapping[str, int] | None) -> Any:
+def _renamed(value: JsonValue, positions: Mapping[str, int] | None) -> JsonValue:
     binding = binding_of(value)
     if binding is not None:
         step_id, source = binding
@@ -82,13 +85,13 @@ def _renamed(value: Any, positions: Mapping[str, int] | None) -> Any:
 
 def _line(nodes: Sequence[Node], identity: Mapping[str, JsonObject], filled: Mapping[str, JsonObject]) -> list[Node]:
     line = ordered(nodes)
-    if all(before.step_id in node.needs for before, node in zip(line, line[1:], strict=False)):
+    if all(before.step_id in node.needs for before, node in pairwise(line)):
         return line  # a chain has one order only
-    ranks = _refined(nodes, _contents(nodes, identity))
-    ranks = _refined(nodes, _joined(nodes, ranks, _contents(nodes, filled)))
+    ranks = _refined(nodes, identity, _contents(nodes, identity))
+    ranks = _refined(nodes, filled, _joined(nodes, ranks, _contents(nodes, filled)))
     while (twins := _first_twins(nodes, ranks)) is not None:
         chosen = twins[0].step_id
-        ranks = _refined(nodes, {step_id: 2 * rank + (step_id != chosen) for step_id, rank in ranks.items()})
+        ranks = _refined(nodes, filled, {step_id: 2 * rank + (step_id != chosen) for step_id, rank in ranks.items()})
     return ordered(nodes, ranks)
 
 
@@ -103,40 +106,46 @@ def _joined(nodes: Sequence[Node], first: Ranks, then: Ranks) -> Ranks:
     return _ranked({node.step_id: (first[node.step_id], then[node.step_id]) for node in nodes})
 
 
-def _refined(nodes: Sequence[Node], ranks: Ranks) -> Ranks:
-    """Tell steps apart by their neighbours' ranks until nothing changes (colour refinement over both directions)."""
-    direct = direct_needs(ordered(nodes))
+def _refined(nodes: Sequence[Node], arguments: Mapping[str, JsonObject], ranks: Ranks) -> Ranks:
+    """Tell steps apart by their neighbours' ranks until nothing changes (colour refinement over both directions).
+
+    Of the bindings only those inside `arguments` count; every need counts.
+    """
+    links = list(_links(nodes, arguments))
     while True:
-        after: dict[str, list[tuple[int, tuple[str, ...], tuple[str, ...]]]] = {node.step_id: [] for node in nodes}
-        feeds: dict[str, list[tuple[int, tuple[str, ...], tuple[str, ...]]]] = {node.step_id: [] for node in nodes}
-        for node in nodes:
-            for need in direct[node.step_id]:
-                after[need].append((ranks[node.step_id], (), ()))
-                feeds[node.step_id].append((ranks[need], (), ()))
-            for binding in node.bindings:
-                target = tuple(str(part) for part in binding.target)
-                after[binding.step_id].append((ranks[node.step_id], target, binding.source))
-                feeds[node.step_id].append((ranks[binding.step_id], target, binding.source))
+        after: dict[str, list[_Link]] = {node.step_id: [] for node in nodes}
+        feeds: dict[str, list[_Link]] = {node.step_id: [] for node in nodes}
+        for source, user, target, path in links:
+            after[source].append((ranks[user], target, path))
+            feeds[user].append((ranks[source], target, path))
         finer = _ranked(
-            {step_id: (rank, sorted(feeds[step_id]), sorted(after[step_id])) for step_id, rank in ranks.items()}
+            {
+                step_id: (rank, tuple(sorted(feeds[step_id])), tuple(sorted(after[step_id])))
+                for step_id, rank in ranks.items()
+            }
         )
         if len(set(finer.values())) == len(set(ranks.values())):
             return finer
         ranks = finer
 
 
-def _ranked(values: Mapping[str, Any]) -> Ranks:
+def _links(
+    nodes: Sequence[Node], arguments: Mapping[str, JsonObject]
+) -> Iterator[tuple[str, str, tuple[str, ...], tuple[str, ...]]]:
+    """List which step feeds which, and how: target and source path of a binding, nothing for a mere need."""
+    direct = direct_needs(ordered(nodes))
+    for node in nodes:
+        for need in direct[node.step_id]:
+            yield need, node.step_id, (), ()
+        for binding in node.bindings:
+            if binding.target[0] in arguments[node.step_id]:
+                yield binding.step_id, node.step_id, tuple(str(part) for part in binding.target), binding.source
+
+
+def _ranked(values: Mapping[str, JsonValue]) -> Ranks:
     """Number the distinct values in their own order."""
-    order: list[Any] = []
-    for value in sorted(values.values()):
-        if not order or order[-1] != value:
-            order.append(value)
-    number = {_frozen(value): index for index, value in enumerate(order)}
-    return {step_id: number[_frozen(value)] for step_id, value in values.items()}
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(_frozen(item) for item in value) if isinstance(value, list | tuple) else value
+    number = {value: index for index, value in enumerate(sorted(set(values.values())))}
+    return {step_id: number[value] for step_id, value in values.items()}
 
 
 def _first_twins(nodes: Sequence[Node], ranks: Ranks) -> list[Node] | None:

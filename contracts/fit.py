@@ -1,15 +1,14 @@
 """Does an output fit an argument? What can be told before anything runs, from the two schemas alone."""
 
 import re
-from typing import Any
+from collections.abc import Callable
+from typing import Final
 
-from contracts.shape import Place, Shape
-
-_BOUNDS = (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum"))
+from contracts.shape import Place, Schema, Shape, range_of
 
 
 def source_place(shape: Shape, path: tuple[str, ...]) -> Place | None:
-    """Find the declared output field at `path`; nullable when anything on the way is. None when undeclared.
+    """Find the declared output field at `path`, nullable when anything on the way is; None when undeclared.
 
     A field inside a union is declared for no value in particular, so it cannot be bound.
     """
@@ -23,29 +22,40 @@ def source_place(shape: Shape, path: tuple[str, ...]) -> Place | None:
     return None if place is None else Place(place.schema, nullable=nullable, required=place.required)
 
 
-def misfit(source: Place, target: Place) -> str | None:
-    """Say why values of `source` cannot stand at `target`; None when they can, or when only running can tell."""
+def misfit(source_shape: Shape, source: Place, target_shape: Shape, target: Place) -> str | None:
+    """Say why an output at `source` cannot stand at `target`; None when it can, or when only running can tell."""
     if source.nullable and not target.nullable:
         return "the output may be null and the argument may not"
     if source.kind != target.kind:
         return f"the output is of type {source.kind}, the argument of type {target.kind}"
-    if source.kind in ("object", "array", "choice", "any"):
-        return None if _bare(source.schema) == _bare(target.schema) else "the output has another structure"
     if target.words is not None:
-        if source.words is None:
-            return "the argument takes only certain values and the output does not promise them"
-        other = [str(word) for word in source.words if word not in target.words]
-        return f"the output may be {other[0]}, which the argument does not take" if other else None
-    return _text_misfit(source, target) if source.kind == "string" else _range_misfit(source.schema, target.schema)
+        return _words_misfit(source, target)
+    if source.kind in _SCALARS:
+        return _SCALARS[source.kind](source, target)
+    same = {**source_shape.expanded(source), "nullable": False} == {**target_shape.expanded(target), "nullable": False}
+    return None if same else "the output has another structure"
+
+
+def _words_misfit(source: Place, target: Place) -> str | None:
+    if source.words is None:
+        return "the argument takes only certain values and the output does not promise them"
+    others = [str(word) for word in source.words if word not in (target.words or ())]
+    return f"the output may be {others[0]}, which the argument does not take" if others else None
 
 
 def _text_misfit(source: Place, target: Place) -> str | None:
-    """Equal patterns fit. Other patterns are compared by what the output's author gives: its words or examples."""
-    low, high = target.schema.get("minLength", 0), source.schema.get("maxLength")
-    if high is not None and high < low:
+    return _size_misfit(source.schema, target.schema) or _pattern_misfit(source, target)
+
+
+def _size_misfit(source: Schema, target: Schema) -> str | None:
+    least, most = target.get("minLength", 0), target.get("maxLength")
+    if source.get("maxLength") is not None and source["maxLength"] < least:
         return "the output is always too short"
-    if source.schema.get("minLength", 0) > target.schema.get("maxLength", float("inf")):
-        return "the output is always too long"
+    return "the output is always too long" if most is not None and source.get("minLength", 0) > most else None
+
+
+def _pattern_misfit(source: Place, target: Place) -> str | None:
+    """Equal patterns fit; others are judged by what the output's author gives: its words or its examples."""
     pattern = target.schema.get("pattern")
     if pattern is None or pattern == source.schema.get("pattern"):
         return None
@@ -55,30 +65,28 @@ def _text_misfit(source: Place, target: Place) -> str | None:
     return "the output does not have the form that the argument asks for"
 
 
-def _range_misfit(source: dict[str, Any] | Any, target: Any) -> str | None:
-    (source_low, source_high), (target_low, target_high) = _range(source), _range(target)
-    if source_high < target_low or source_low > target_high:
-        return "the output's range and the argument's do not meet"
-    return None
-
-
-def _range(schema: Any) -> tuple[float, float]:
-    low = schema.get("minimum", schema["exclusiveMinimum"] + 1 if "exclusiveMinimum" in schema else float("-inf"))
-    high = schema.get("maximum", schema["exclusiveMaximum"] - 1 if "exclusiveMaximum" in schema else float("inf"))
-    return low, high
-
-
-def _bare(schema: Any) -> Any:
-    """Leave out of a schema what only people read."""
-    if isinstance(schema, dict):
-        return {
-            key: _bare(value)
-            for key, value in schema.items()
-            if key not in ("title", "description", "examples", "default")
-        }
-    return [_bare(item) for item in schema] if isinstance(schema, list) else schema
+def _range_misfit(source: Place, target: Place) -> str | None:
+    if source.words is not None:
+        low, high = min(source.words), max(source.words)
+    else:
+        low, high = range_of(source.schema)
+    least, most = range_of(target.schema)
+    if high is not None and least is not None and high < least:
+        return "the output is always too small"
+    return "the output is always too large" if low is not None and most is not None and low > most else None
 
 
 def _python(pattern: str) -> str:
     r"""Read `$` as pydantic's engine does: the very end, never before a last line feed."""
     return pattern[:-1] + r"\Z" if pattern.endswith("$") and not pattern.endswith(r"\$") else pattern
+
+
+def _no_misfit(_: Place, __: Place) -> str | None:
+    return None
+
+
+_SCALARS: Final[dict[str, Callable[[Place, Place], str | None]]] = {
+    "string": _text_misfit,
+    "integer": _range_misfit,
+    "boolean": _no_misfit,
+}

@@ -1,11 +1,11 @@
 """The intent as an agent posts it: who, in which conversation, which steps with which arguments."""
 
 import re
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from contracts.base import Contract, JsonObject, as_object
+from contracts.base import Contract, JsonObject, JsonValue, as_object
 
 STEPS_MAX: Final = 50
 STEP_ID_PATTERN: Final = r"^[a-z][a-z0-9_]{0,47}$"
@@ -67,7 +67,7 @@ class IntentRequest(Contract):
     call_id: Annotated[str, Field(max_length=255)] | None = None
 
 
-def binding_of(value: Any) -> tuple[str, tuple[str, ...]] | None:
+def binding_of(value: JsonValue) -> tuple[str, tuple[str, ...]] | None:
     """Read `{"$from": "freeze.hold_id"}` as (step id, path); None for anything else."""
     given = as_object(value)
     if given is not None and set(given) == {FROM}:

@@ -2,21 +2,21 @@
 
 import base64
 import hashlib
-from typing import Any, Final
+from typing import Final
 
 import rfc8785
 
-from contracts.base import JsonObject
+from contracts.base import JsonObject, JsonValue
 
 INTENT_ID_LENGTH: Final = 30
 
 
-def canonical_json(value: Any) -> bytes:
+def canonical_json(value: JsonValue) -> bytes:
     """Serialise by RFC 8785: sorted keys, no white space, one form per number."""
     return rfc8785.dumps(value)
 
 
-def digest(value: Any) -> str:
+def digest(value: JsonValue) -> str:
     """Lower-case hex sha256 of the RFC 8785 form."""
     return hashlib.sha256(canonical_json(value)).hexdigest()
 

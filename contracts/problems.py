@@ -6,11 +6,12 @@ on them and no release of pydantic changes them.
 
 import re
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from contracts.base import JsonValue
 from contracts.errors import FieldProblem
 from contracts.shape import Place, Shape, below
 from contracts.wire import Path, path_text, shown
@@ -62,7 +63,7 @@ _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u20
 def field_problems(
     error: ValidationError,
     shape: Shape,
-    value: Any,
+    value: JsonValue,
     *,
     at: Path = (),
     skip: Callable[[Path], bool] | None = None,
@@ -81,12 +82,12 @@ def field_problems(
     return tuple(problems)
 
 
-def problem_at(path: Path, code: str, message: str, allowed: str, example: Any) -> FieldProblem:
+def problem_at(path: Path, code: str, message: str, allowed: str, example: JsonValue) -> FieldProblem:
     """Make a problem of our own rules; `message` may quote foreign text, which is cut and cleaned."""
     return FieldProblem(path=path_text(path), code=code, message=_clean(message), allowed=allowed, example=example)
 
 
-def informed(problem: FieldProblem, shape: Shape, path: Path, value: Any) -> FieldProblem:
+def informed(problem: FieldProblem, shape: Shape, path: Path, value: JsonValue) -> FieldProblem:
     """Say about a problem of the wire what the schema knows: what is allowed just here, and an example."""
     place = shape.at(path, value)
     if place is None:
@@ -94,7 +95,7 @@ def informed(problem: FieldProblem, shape: Shape, path: Path, value: Any) -> Fie
     return problem.model_copy(update={"allowed": shape.allowed(place), "example": shape.example(place)})
 
 
-def _located(loc: tuple[int | str, ...], shape: Shape, value: Any) -> tuple[Path, Place | None, Place | None]:
+def _located(loc: tuple[int | str, ...], shape: Shape, value: JsonValue) -> tuple[Path, Place | None, Place | None]:
     """Follow pydantic's location to the place in the JSON: a union's tag is a word of pydantic's, not a key."""
     path: list[int | str] = []
     parent: Place | None = None

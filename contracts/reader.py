@@ -4,11 +4,11 @@ import json
 import re
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from pydantic import ValidationError
 
-from contracts.base import JsonObject, as_array, as_object, items_of
+from contracts.base import JsonObject, JsonValue, as_array, as_object, items_of
 from contracts.binding import Binding, bindings_of
 from contracts.errors import FieldProblem, SagaError
 from contracts.fit import misfit, source_place
@@ -105,7 +105,7 @@ class _Reading:
         self._check_cycle(nodes, by_id)
         return intent, nodes
 
-    def _say(self, path: Path, code: str, message: str, allowed: str, example: Any) -> None:
+    def _say(self, path: Path, code: str, message: str, allowed: str, example: JsonValue) -> None:
         self.problems.append(problem_at(path, code, message, allowed, example))
 
     def _read_step(self, index: int, raw: JsonObject) -> _Step:
@@ -125,7 +125,7 @@ class _Reading:
             malformed=malformed,
         )
 
-    def _resolve_tool(self, index: int, tool: Any) -> AnyContract | None:
+    def _resolve_tool(self, index: int, tool: JsonValue) -> AnyContract | None:
         """Find the contract; a tool's name of the wrong form is unknown like any other, with close matches."""
         if not isinstance(tool, str):
             return None
@@ -184,23 +184,31 @@ class _Reading:
                 self._check_fit(step, source.contract, step.contract, binding)
 
     def _check_fit(self, step: _Step, producer: AnyContract, consumer: AnyContract, binding: Binding) -> None:
-        path = step.at("arguments", *binding.target)
-        output = shape_of(producer.output, "serialization")
-        target = shape_of(consumer.input).at(binding.target, step.arguments)
-        place = source_place(output, binding.source)
+        output, arguments = shape_of(producer.output, "serialization"), shape_of(consumer.input)
+        source, target = source_place(output, binding.source), arguments.at(binding.target, step.arguments)
+        if target is None:
+            return  # an unknown field, and told as such
+        why = None if source is None else misfit(output, source, arguments, target)
+        if source is not None and why is None:
+            return
+        fields = dict(output.fields(output.root))
         fitting = [
             f"{binding.step_id}.{name}"
-            for name, field in output.fields(output.root)
-            if target is not None and misfit(field, target) is None
+            for name, field in fields.items()
+            if misfit(output, field, arguments, target) is None
         ]
-        allowed = f"one of: {', '.join(fitting)}" if fitting else f"a literal; no output of {producer.wire_name} fits"
-        example = {FROM: fitting[0]} if fitting else None
-        if place is None:
-            names = ", ".join(name for name, _ in output.fields(output.root))
+        code, message = "binding_misfit", f"{binding.source_text} does not fit: {why}."
+        if source is None:
+            names = ", ".join(fields)
+            code = "binding_dangling"
             message = f"{producer.wire_name} has no output {'.'.join(binding.source)}; it has: {names}."
-            self._say(path, "binding_dangling", message, allowed, example)
-        elif target is not None and (why := misfit(place, target)) is not None:
-            self._say(path, "binding_misfit", f"{binding.source_text} does not fit: {why}.", allowed, example)
+        self._say(
+            step.at("arguments", *binding.target),
+            code,
+            message,
+            f"one of: {', '.join(fitting)}" if fitting else f"a value, as no output of {producer.wire_name} fits",
+            {FROM: fitting[0]} if fitting else arguments.example(target),
+        )
 
     def _check_needs(self, step: _Step, by_id: dict[str, _Step]) -> None:
         others = [step_id for step_id in by_id if step_id != step.step_id]
@@ -252,7 +260,7 @@ def _informed(fault: Fault, given: JsonObject, registry: Registry) -> FieldProbl
     return informed(problem(fault), shape_of(Intent), path, given)
 
 
-def _readable(value: Any) -> Any:
+def _readable(value: JsonValue) -> JsonValue:
     """Copy a value with 0 for each number that may not come in, so that the rest can be checked."""
     if (given := as_object(value)) is not None:
         return {key: _readable(item) for key, item in items_of(given)}

@@ -6,14 +6,14 @@ So agents, checks and keys can never disagree about a field: all see the schema 
 """
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
 from pydantic import BaseModel
 
-from contracts.base import as_array, as_object
+from contracts.base import JsonObject, JsonValue, as_array, as_object
 from contracts.intent import FROM
 from contracts.wire import Path
 
@@ -22,6 +22,7 @@ Mode = Literal["validation", "serialization"]
 
 _NULL: Final = {"type": "null"}
 _CHOICES_SHOWN_MAX: Final = 20
+_FOR_PEOPLE: Final = frozenset({"title", "description", "examples", "default"})
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class Shape:
         self._schema = schema
         self.root = self._place(schema)
 
-    def child(self, place: Place, key: str | int, value: Any = None) -> Place | None:
+    def child(self, place: Place, key: str | int, value: JsonValue = None) -> Place | None:
         """Find the place below `place`; `value` there decides which branch of a union is meant."""
         branch = self.branch(place, value)
         if branch is None:
@@ -76,7 +77,7 @@ class Shape:
         field = branch.schema.get("properties", {}).get(key)
         return None if field is None else self._place(field, required=key in branch.schema.get("required", ()))
 
-    def branch(self, place: Place, value: Any) -> Place | None:
+    def branch(self, place: Place, value: JsonValue) -> Place | None:
         """Choose a discriminated union's branch by `value`; any other place is its own branch."""
         if place.kind != "choice":
             return place
@@ -97,7 +98,7 @@ class Shape:
         for name, field in place.schema.get("properties", {}).items():
             yield name, self._place(field, required=name in required)
 
-    def at(self, path: Path, value: Any = None) -> Place | None:
+    def at(self, path: Path, value: JsonValue = None) -> Place | None:
         """Follow `path` from the root, as far as the schema goes along `value`; None where nothing is declared."""
         place: Place | None = self.root
         for key in path:
@@ -107,34 +108,50 @@ class Shape:
             value = below(value, key)
         return place
 
-    def with_defaults(self, value: Any) -> Any:
+    def with_defaults(self, value: JsonValue) -> JsonValue:
         """Copy `value` with every missing field that has a stated default filled in; bindings stay as they are."""
         return self._filled(self.root, value)
 
+    def expanded(self, place: Place) -> JsonObject:
+        """Write out what values of `place` look like, without references and without words for people.
+
+        Two places of two models take the same values if these are equal. Only for models that do not contain
+        themselves.
+        """
+        kept = {key: value for key, value in place.schema.items() if key not in _FOR_PEOPLE}
+        if place.kind == "choice":
+            kept["oneOf"] = [self.expanded(branch) for branch in self.branches(place)]
+            kept["discriminator"] = kept.get("discriminator", {}).get("propertyName")
+        if "properties" in kept:
+            kept["properties"] = {name: self.expanded(field) for name, field in self.fields(place)}
+        if "items" in kept:
+            kept["items"] = self.expanded(self._place(kept["items"]))
+        return {**kept, "nullable": place.nullable}
+
     def allowed(self, place: Place) -> str:
         """Say in words which values may stand at `place`."""
-        text = self._allowed(place)
+        text = self._kind_text(place) if place.words is None else self._words_text(place.words)
         return f"{text}, or null" if place.nullable else text
 
-    def example(self, place: Place) -> Any:
-        """Give a value that may stand at `place`: the author's own example, else the simplest that follows."""
-        examples = place.schema.get("examples")
-        if examples:
-            return copy.deepcopy(examples[0])
-        if words := place.words:
-            return words[0]
-        if place.has_default and place.schema["default"] is not None:
-            return copy.deepcopy(place.schema["default"])
-        if place.kind == "boolean":
-            return True
+    def example(self, place: Place) -> JsonValue:
+        """Give a value that may stand at `place`: the author's own example, or the simplest that follows, or None."""
+        schema = place.schema
+        stated = [*schema.get("examples", ())[:1], *(place.words or ())[:1]]
+        if schema.get("default") is not None:
+            stated.append(schema["default"])
+        if stated:
+            return copy.deepcopy(stated[0])
+        return self._made_up(place)
+
+    def _made_up(self, place: Place) -> JsonValue:
         if place.kind == "array":
-            items = place.schema.get("items")
-            return [] if items is None else [self.example(self._place(items))]
+            items = self.child(place, 0)
+            return [] if items is None else [self.example(items)]
         if place.kind == "choice":
             return self.example(self.branches(place)[0])
         if place.kind == "object":
             return {name: self.example(field) for name, field in self.fields(place) if field.required}
-        return None
+        return True if place.kind == "boolean" else None
 
     def _place(self, schema: Schema, *, required: bool = True) -> Place:
         """Follow references, keep what stands beside them, and take null out of the alternatives."""
@@ -153,7 +170,7 @@ class Shape:
             schema = {**others[0], **beside} if len(others) == 1 else {"anyOf": others, **beside}
         return Place(schema, nullable=nullable, required=required)
 
-    def _filled(self, place: Place | None, value: Any) -> Any:
+    def _filled(self, place: Place | None, value: JsonValue) -> JsonValue:
         if place is None:
             return value
         if (items := as_array(value)) is not None:
@@ -170,39 +187,42 @@ class Shape:
                 filled[name] = copy.deepcopy(field.schema["default"])
         return filled
 
-    def _allowed(self, place: Place) -> str:
+    def _words_text(self, words: tuple[JsonValue, ...]) -> str:
+        shown = ", ".join(str(word) for word in words[:_CHOICES_SHOWN_MAX])
+        more = f" and {len(words) - _CHOICES_SHOWN_MAX} more" if len(words) > _CHOICES_SHOWN_MAX else ""
+        return f"one of: {shown}{more}" if len(words) > 1 else f"only: {shown}"
+
+    def _kind_text(self, place: Place) -> str:
         schema = place.schema
-        if words := place.words:
-            shown = ", ".join(str(word) for word in words[:_CHOICES_SHOWN_MAX])
-            more = f" and {len(words) - _CHOICES_SHOWN_MAX} more" if len(words) > _CHOICES_SHOWN_MAX else ""
-            return f"one of: {shown}{more}" if len(words) > 1 else f"only: {shown}"
-        if place.kind == "integer":
-            return f"integer{_range(schema)}"
         if place.kind == "string":
-            parts = [f"matching {schema['pattern']}"] if "pattern" in schema else []
-            parts += [part for part in (_size(schema, "minLength", "maxLength", "character"),) if part]
-            return " ".join(["text", *parts])
-        if place.kind == "array":
-            return " ".join(part for part in ("array", _size(schema, "minItems", "maxItems", "item")) if part)
-        if place.kind == "boolean":
-            return "true or false"
+            pattern = f" matching {schema['pattern']}" if "pattern" in schema else ""
+            return f"text{pattern}{_size_text(schema, 'minLength', 'maxLength', 'character')}"
         if place.kind == "choice":
             discriminator: Schema = schema.get("discriminator", {})
-            words = tuple(discriminator.get("mapping", {}))
-            return f"object whose {discriminator.get('propertyName')} is one of: {', '.join(words)}"
+            words = ", ".join(discriminator.get("mapping", {}))
+            return f"object whose {discriminator.get('propertyName')} is one of: {words}"
         if place.kind == "object":
-            names = [name for name, _ in self.fields(place)]
-            return f"object with the fields: {', '.join(names)}" if names else "object"
-        return "any JSON value"
+            names = ", ".join(name for name, _ in self.fields(place))
+            return f"object with the fields: {names}" if names else "object"
+        others = {
+            "integer": f"integer{_range_text(schema)}",
+            "array": f"array{_size_text(schema, 'minItems', 'maxItems', 'item')}",
+            "boolean": "true or false",
+        }
+        return others.get(place.kind, "any JSON value")
+
+
+def shape_of(model: type[BaseModel], mode: Mode = "validation") -> Shape:
+    """Read a model's shape; once per process and model."""
+    return _shape_of(model, mode)
 
 
 @lru_cache(maxsize=4_096)
-def shape_of(model: type[BaseModel], mode: Mode = "validation") -> Shape:
-    """Read a model's shape once per process."""
-    return Shape(model.model_json_schema(mode=mode))
+def _shape_of(model: Hashable, mode: Mode) -> Shape:
+    return Shape(cast("type[BaseModel]", model).model_json_schema(mode=mode))
 
 
-def below(value: Any, key: str | int) -> Any:
+def below(value: JsonValue, key: str | int) -> JsonValue:
     """Go one step down in a value; None where there is nothing."""
     if isinstance(key, str):
         return (as_object(value) or {}).get(key)
@@ -210,17 +230,26 @@ def below(value: Any, key: str | int) -> Any:
     return items[key] if key < len(items) else None
 
 
-def _range(schema: Schema) -> str:
-    low = schema.get("minimum", schema["exclusiveMinimum"] + 1 if "exclusiveMinimum" in schema else None)
-    high = schema.get("maximum", schema["exclusiveMaximum"] - 1 if "exclusiveMaximum" in schema else None)
+def range_of(schema: Schema) -> tuple[int | None, int | None]:
+    """Read the least and the greatest integer that a schema takes; None for an open end."""
+    low, high = schema.get("minimum"), schema.get("maximum")
+    if "exclusiveMinimum" in schema:
+        low = schema["exclusiveMinimum"] + 1
+    if "exclusiveMaximum" in schema:
+        high = schema["exclusiveMaximum"] - 1
+    return low, high
+
+
+def _range_text(schema: Schema) -> str:
+    low, high = range_of(schema)
     text = "" if low is None else f" from {low}"
     text += "" if high is None else f" to {high}"
     return text + (f", a multiple of {schema['multipleOf']}" if "multipleOf" in schema else "")
 
 
-def _size(schema: Schema, least: str, most: str, unit: str) -> str:
-    low, high = schema.get(least), schema.get(most)
+def _size_text(schema: Schema, least: str, most: str, unit: str) -> str:
+    low, high = schema.get(least) or 0, schema.get(most)
     if high is None:
-        return "" if low is None else f"of at least {low} {unit}{'' if low == 1 else 's'}"
+        return f" of at least {low} {unit}{'' if low == 1 else 's'}" if low else ""
     plural = "" if high == 1 else "s"
-    return f"of at most {high} {unit}{plural}" if not low else f"of {low} to {high} {unit}{plural}"
+    return f" of {low} to {high} {unit}{plural}" if low else f" of at most {high} {unit}{plural}"

@@ -7,11 +7,12 @@ an integer that every JSON reader holds exactly, a string of Unicode scalar valu
 """
 
 import json
+import math
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
-from contracts.base import JsonObject
+from contracts.base import JsonObject, JsonValue, as_array, as_object, items_of
 from contracts.errors import FieldProblem, Phase, SagaError
 from contracts.reasons import Reason
 
@@ -26,9 +27,10 @@ Path = tuple[str | int, ...]
 
 _PLAIN_KEY: Final = re.compile(r"[A-Za-z_$][A-Za-z0-9_$-]{0,63}")
 _SHOWN_MAX: Final = 40
+_SHOWN_INTEGER_MAX: Final = 10**_SHOWN_MAX
 _INTEGER_DIGITS_MAX: Final = 17
 # An unclosed string is one token up to the end: scanning stays linear on hostile text.
-_TOKENS: Final = re.compile(r'"(?:[^"\\]++|\\.)*+"?|[\[{]|[\]}]', re.DOTALL)
+_BRACKETS: Final = re.compile(r'"(?:[^"\\]++|\\.)*+"?|[\[{]|[\]}]', re.DOTALL)
 _BAD_TEXT: Final = re.compile("[\x00\ud800-\udfff]")
 _NOT_PRINTED: Final = re.compile(r"[^\x20-\x7e]")
 
@@ -43,7 +45,7 @@ class Fault(NamedTuple):
     code: str
     message: str
     allowed: str
-    example: Any
+    example: JsonValue
     is_malformed: bool
     """True when the text itself is no JSON that everybody reads alike: the answer is then 400, not 422."""
 
@@ -53,10 +55,13 @@ class _Unreadable(float):
 
     text: str
 
-    def __new__(cls, text: str) -> "_Unreadable":
+    def __new__(cls, text: str) -> Self:
         number = super().__new__(cls, 0.5)
         number.text = text
         return number
+
+    def __repr__(self) -> str:
+        return _cut(self.text, "digits")
 
 
 class _Doubled(dict[str, Any]):
@@ -96,7 +101,7 @@ def decode_object(body: bytes) -> JsonObject:
     return value
 
 
-def check_values(value: Any) -> None:
+def check_values(value: JsonValue) -> None:
     """Refuse a parsed value with anything inside that JSON cannot carry exactly; for doors that never see bytes.
 
     A float is refused wherever it stands, whole or not: money is integer cents. A bool is no integer.
@@ -108,7 +113,7 @@ def check_values(value: Any) -> None:
         raise refusal(reason, [problem(fault) for fault in found])
 
 
-def faults(value: Any) -> list[Fault]:
+def faults(value: JsonValue) -> list[Fault]:
     """List what may not come in, in the order in which it stands; at most `PROBLEMS_MAX`."""
     found: list[Fault] = []
     for fault in _walk(value):
@@ -166,9 +171,10 @@ def path_text(path: Path) -> str:
     return "".join(parts)
 
 
-def shown(value: Any) -> str:
-    r"""Quote a value for a message: at most 40 characters, everything but printable ASCII as `\u...`, so that no
-    log, terminal or page is steered by what a stranger sent.
+def shown(value: JsonValue) -> str:
+    r"""Quote a value for a message: short, and everything but printable ASCII as `\u{...}`.
+
+    So no log, terminal or page is steered by what a stranger sent.
     """
     if isinstance(value, str):
         escaped = value[:_SHOWN_MAX].replace("\\", "\\\\").replace('"', '\\"')
@@ -176,16 +182,15 @@ def shown(value: Any) -> str:
         return quoted if len(value) <= _SHOWN_MAX else f"{quoted}... ({len(value)} characters)"
     if value is None or isinstance(value, bool):
         return json.dumps(value)
-    if isinstance(value, _Unreadable):
-        text = value.text
-        return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}... ({len(text)} digits)"
-    if isinstance(value, int) and not -(10**_SHOWN_MAX) < value < 10**_SHOWN_MAX:
+    if isinstance(value, int) and not -_SHOWN_INTEGER_MAX < value < _SHOWN_INTEGER_MAX:
         return "a very large integer"
     if isinstance(value, int | float):
         return repr(value)
-    if isinstance(value, dict):
-        return "an object"
-    return "an array" if isinstance(value, list) else type(value).__name__
+    return "an object" if as_object(value) is not None else "an array"
+
+
+def _cut(text: str, unit: str) -> str:
+    return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}... ({len(text)} {unit})"
 
 
 def _object(pairs: list[tuple[str, Any]]) -> JsonObject:
@@ -212,99 +217,87 @@ def _integer(text: str) -> int | float:
 def _depth(text: str) -> int:
     """Count the deepest nesting without recursion; stops as soon as it is too deep."""
     depth = 0
-    for match in _TOKENS.finditer(text):
-        token = match.group()
-        if token in "[{":
+    for match in _BRACKETS.finditer(text):
+        first = text[match.start()]
+        if first in "[{":
             depth += 1
             if depth > DEPTH_MAX:
                 return depth
-        elif token in "]}":
+        elif first in "]}":
             depth -= 1
     return depth
 
 
-def _walk(root: Any) -> Iterator[Fault]:
+def _walk(root: JsonValue) -> Iterator[Fault]:
     """Visit every value in document order, without recursion and with a bound."""
-    stack: list[tuple[Path, Any]] = [((), root)]
+    stack: list[tuple[Path, JsonValue]] = [((), root)]
     visited = 0
     while stack:
         path, value = stack.pop()
         visited += 1
         if visited > VALUES_MAX:
-            yield _text_fault(
-                (), "too_many_values", f"There are more than {VALUES_MAX} values in the body.", "fewer values"
-            )
+            yield _text_fault((), "too_many_values", f"There are more than {VALUES_MAX} values.", "fewer values")
             return
-        kind = type(value)
-        if kind is str:
-            if fault := _text_problem(path, value):
-                yield fault
-        elif kind is dict or kind is list or kind is _Doubled:
-            if len(path) >= DEPTH_MAX:
-                yield _text_fault(
-                    path, "too_deep", f"Nested more than {DEPTH_MAX} levels deep.", f"at most {DEPTH_MAX} levels"
-                )
-                continue
-            if kind is list:
-                stack.extend(
-                    ((*path, index), item)
-                    for index, item in zip(range(len(value) - 1, -1, -1), reversed(value), strict=True)
-                )
-                continue
-            yield from _keys(path, value)
-            stack.extend(((*path, key), item) for key, item in reversed(value.items()) if isinstance(key, str))
-        elif value is not None and kind is not bool and (fault := _number_problem(path, value)):
-            yield fault
+        if isinstance(value, str):
+            yield from _text_faults(path, value)
+        elif isinstance(value, dict | list):
+            if len(path) < DEPTH_MAX:
+                yield from _key_faults(path, value)
+                stack.extend(reversed([((*path, key), item) for key, item in items_of(value) if _is_key(key)]))
+            else:
+                message = f"Nested more than {DEPTH_MAX} levels deep."
+                yield _text_fault(path, "too_deep", message, f"at most {DEPTH_MAX} levels")
+        elif value is not None and value is not True and value is not False:
+            yield from _number_faults(path, value)
 
 
-def _keys(path: Path, value: dict[Any, Any]) -> Iterator[Fault]:
+def _is_key(key: object) -> bool:
+    return isinstance(key, str | int)
+
+
+def _key_faults(path: Path, value: JsonValue) -> Iterator[Fault]:
     if isinstance(value, _Doubled):
         message = f"The key {shown(value.key)} comes twice in one object."
         yield _text_fault((*path, value.key), "duplicate_key", message, "each key once")
-    for key in value:
-        if not isinstance(key, str):
+    if as_array(value) is not None:
+        return
+    for key, _ in items_of(value):
+        if isinstance(key, str):
+            yield from _text_faults((*path, key), key)
+        else:  # a door that never saw JSON text
             yield _text_fault(path, "key_type", f"A key is {type(key).__name__}, not text.", "text keys")
-        elif fault := _text_problem((*path, key), key):
-            yield fault
 
 
-def _text_problem(path: Path, text: str) -> Fault | None:
-    if text.isascii() and "\x00" not in text:
-        return None
+def _text_faults(path: Path, text: str) -> Iterator[Fault]:
     match = _BAD_TEXT.search(text)
     if match is None:
-        return None
+        return
+    where = f"Character {match.start()} is U+{ord(match.group()):04X}"
     if match.group() == "\x00":
-        return _text_fault(
-            path, "nul", f"Character {match.start()} is U+0000, which no text here may hold.", _TEXT_ALLOWED
-        )
-    message = f"Character {match.start()} is U+{ord(match.group()):04X}, a surrogate without its partner."
-    return _text_fault(path, "lone_surrogate", message, _TEXT_ALLOWED)
+        yield _text_fault(path, "nul", f"{where}, which no text here may hold.", _TEXT_ALLOWED)
+    else:
+        yield _text_fault(path, "lone_surrogate", f"{where}, a surrogate without its partner.", _TEXT_ALLOWED)
 
 
-def _number_problem(path: Path, value: Any) -> Fault | None:
+def _number_faults(path: Path, value: JsonValue) -> Iterator[Fault]:
     if type(value) is int:
-        if -INTEGER_MAX <= value <= INTEGER_MAX:
-            return None
-        return _range_fault(path, value)
-    if isinstance(value, _Unreadable):
-        if value.text.lstrip("-").isdigit() and value.text != "-0":
-            return _range_fault(path, value)
+        if not -INTEGER_MAX <= value <= INTEGER_MAX:
+            yield _range_fault(path, value)
+    elif isinstance(value, _Unreadable) and value.text != "-0" and value.text.lstrip("-").isdigit():
+        yield _range_fault(path, value)
+    elif not isinstance(value, float):
+        message = f"A value of type {type(value).__name__} is not JSON."
+        allowed = "null, true, false, integer, text, array or object"
+        yield Fault(path, "not_json", message, allowed, None, is_malformed=True)
+    elif math.isfinite(value):
         message = f"{shown(value)} is refused: integers only, without point, exponent or negative zero."
-        return Fault(path, "integers_only", message, _INTEGERS_ALLOWED, 1, is_malformed=False)
-    if isinstance(value, float):
-        if value != value or value in (float("inf"), float("-inf")):
-            message = f"{'NaN' if value != value else 'Infinity'} is not JSON."
-            return Fault(path, "not_json", message, _INTEGERS_ALLOWED, 1, is_malformed=True)
-        message = f"{shown(value)} is refused: integers only, without point or exponent."
-        return Fault(path, "integers_only", message, _INTEGERS_ALLOWED, 1, is_malformed=False)
-    message = f"A value of type {type(value).__name__} is not JSON."
-    return Fault(
-        path, "not_json", message, "null, true, false, integer, text, array or object", None, is_malformed=True
-    )
+        yield Fault(path, "integers_only", message, _INTEGERS_ALLOWED, 1, is_malformed=False)
+    else:
+        message = f"{'NaN' if math.isnan(value) else 'Infinity'} is not JSON."
+        yield Fault(path, "not_json", message, _INTEGERS_ALLOWED, 1, is_malformed=True)
 
 
-def _range_fault(path: Path, value: Any) -> Fault:
+def _range_fault(path: Path, value: JsonValue) -> Fault:
     message = f"{shown(value)} is beyond what every JSON reader holds exactly."
     return Fault(path, "integer_range", message, _INTEGERS_ALLOWED, 1, is_malformed=False)
 

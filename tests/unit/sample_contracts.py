@@ -169,6 +169,7 @@ REFUND = ToolContract(
     resources=(ResourceUse(argument="hold_id", kind="hold", access=Access.PAY_INTO, states=frozenset({"CAPTURED"})),),
     amount=AmountUse(argument="amount_cents", currency="currency"),
     duty=Duty.ONE,
+    owner="samples",
     examples=DEBIT.examples,
 )
 NOTE = ToolContract(
