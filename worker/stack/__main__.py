@@ -48,6 +48,8 @@ def status(settings: Settings) -> int:
     if running["temporal"]:
         say(f"temporal  {state.temporal_address}, Web UI {state.ui_url}")
     say(f"logs      {settings.state_dir}/*.log")
+    if settings.database_url:
+        say("note      DATABASE_URL is set and wins: the command line uses that database, not this stack's")
     return 0 if all(running.values()) else 1
 
 
