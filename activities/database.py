@@ -37,7 +37,7 @@ _AGAIN = (errors.SerializationFailure, errors.DeadlockDetected)
 class Tracer(Protocol):
     """What telemetry offers for SQL; absent when tracing is off."""
 
-    def __call__(self, statement: str) -> AbstractContextManager[Any]:
+    def __call__(self, statement: str, /) -> AbstractContextManager[Any]:
         """Open a span around one statement."""
         ...
 

@@ -25,8 +25,7 @@ TEMPLATE = "migrated"
 @pytest.fixture(scope="session")
 def stack() -> Iterator[LocalStack]:
     """A PostgreSQL and a Temporal server; fault tests may kill them, and start them again before they end."""
-    # fsync off: killed processes lose nothing by it, only a power cut would, and commits take a tenth of the time.
-    with LocalStack.temporary(fsync=False) as running:
+    with LocalStack.temporary() as running:
         yield running
 
 

@@ -5,10 +5,10 @@ workflow task for ever), on pending migrations, and when an open plan needs a to
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from temporalio.api.enums.v1 import IndexedValueType
 from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest, ListSearchAttributesRequest
@@ -26,8 +26,20 @@ from worker.identity import check_identity
 from worker.settings import Settings, SettingsError
 from workflows.intent_workflow import IntentWorkflow
 
+if TYPE_CHECKING:
+    from worker.telemetry import Tracing
+
 LOCAL_SLOTS: Final = 200
 CACHED_SAGAS_MAX: Final = 5_000
+
+
+def tracing_of(settings: Settings) -> "Tracing | None":
+    """Start tracing if the settings say so; None costs nothing anywhere."""
+    if not settings.trace:
+        return None
+    from worker.telemetry import Tracing  # noqa: PLC0415 - only when switched on
+
+    return Tracing.exporting()
 
 
 async def connect(settings: Settings, interceptors: Sequence[Interceptor] = ()) -> Client:
@@ -94,13 +106,20 @@ def build_worker(
 
 @asynccontextmanager
 async def serving(
-    settings: Settings, client: Client | None = None, interceptors: Sequence[WorkerInterceptor] = ()
-) -> AsyncIterator[Engine]:
-    """Serve in the background for as long as the block runs; yields the engine."""
+    settings: Settings,
+    client: Client | None = None,
+    interceptors: Sequence[WorkerInterceptor] = (),
+    tracing: "Tracing | None" = None,
+) -> AsyncGenerator[Engine]:
+    """Serve in the background for as long as the block runs; yields the engine.
+
+    With `tracing`, a given `client` must have been connected with its interceptor.
+    """
     async with AsyncExitStack() as stack:
-        database = await stack.enter_async_context(Database(settings.require_database_url()))
+        tracer = tracing.statement if tracing else None
+        database = await stack.enter_async_context(Database(settings.require_database_url(), tracer=tracer))
         engine = Engine(database, load_packs(settings.packs))
-        client = client or await connect(settings)
+        client = client or await connect(settings, [tracing.interceptor] if tracing else [])
         await check_ready(engine, settings, client)
         await stack.enter_async_context(build_worker(client, engine, settings, interceptors))
         yield engine

@@ -53,19 +53,21 @@ class IntentWorkflow:
 
     @workflow.init
     def __init__(self, request: Any = None) -> None:  # noqa: ANN401 - whatever a client sent
-        """Start the reducer here: messages can arrive before `run`. `request` is read by admission only."""
+        """Start the reducer here: messages can arrive before `run`. `request` is read by admission only.
+
+        The first command waits for `run`, whose context carries the trace.
+        """
         self._request: Any = request
         self._tasks: set[asyncio.Task[None]] = set()
         self._bug: BaseException | None = None
         self._finish: do.Finish | None = None
         self._messages = 0
-        self._state: State = State()
-        self._state, commands = begin()
-        self._emit(commands)
+        self._state, self._first = begin()
 
     @workflow.run
     async def run(self, request: Any = None) -> Envelope:  # noqa: ANN401, ARG002 - read in __init__
         """Carry the intent to its envelope. Raises ApplicationError for a rejection that may be posted again."""
+        self._emit(self._first)
         while not (self._finish is not None and workflow.all_handlers_finished()):
             try:
                 await workflow.wait_condition(
@@ -399,7 +401,8 @@ class IntentWorkflow:
             ]
         current = workflow.info().typed_search_attributes
         if any(current.get(pair.key) != pair.value for pair in pairs):
-            workflow.upsert_search_attributes([pair.key.value_set(pair.value) for pair in pairs])
+            updates = [pair.key.value_set(pair.value) for pair in pairs]
+            workflow.upsert_search_attributes(updates)  # pyright: ignore[reportUnknownMemberType] - the SDK's own gap
 
 
 def refusal_of(error: ActivityError | ApplicationError) -> SagaError:
