@@ -14,7 +14,8 @@ from pydantic import ValidationError
 
 from activities import audit
 from activities.database import Database, Row, Transaction
-from activities.standing import ASK, INTENT_COLUMNS, standing_of
+from activities.repeats import ALIAS, KNOWN, admit_repeat, check_alias
+from activities.standing import ASK, standing_of
 from activities.tool import Pack
 from contracts.envelope import Cause, IntentReport, Outcome, StepReport, StepState
 from contracts.errors import ErrorInfo, Phase, SagaError
@@ -93,23 +94,18 @@ class Admission:
         self, transaction: Transaction, request: AdmitRequest, known: IntentRequest, proposal: Proposal
     ) -> Standing | None:
         """Return None when another run claimed the key between our read and our insert."""
-        asked_row = await transaction.ask(
-            f"select {INTENT_COLUMNS} from backstay.intents where intent_key = %s",  # noqa: S608 - constants
-            (proposal.intent_key,),
-        )
+        asked_row = await transaction.ask(KNOWN, (proposal.intent_key,))
         asked_decisions = await transaction.ask(ASK, (proposal.intent_key,))
-        asked_alias = await transaction.ask(
-            "select intent_key from backstay.intent_aliases"
-            " where tenant = %s and principal = %s and idempotency_key = %s",
-            (known.caller.tenant, known.caller.principal, known.idempotency_key),
-        )
+        asked_alias = await transaction.ask(ALIAS, (known.caller.tenant, known.caller.principal, known.idempotency_key))
         asked_killed = await transaction.ask("select scope, subject, reason from backstay.kill_switches", ())
         objects = await self.objects(transaction, proposal)
         row, alias = await asked_row.one(), await asked_alias.one()
         check_alias(alias, proposal)
         if row is not None:
             asked = await asked_decisions.all()
-            return await self._repeat(transaction, request, known, proposal, row=row, asked=asked)
+            return await self._repeat(
+                transaction, request, known, proposal, row=row, asked=asked, aliased=alias is not None
+            )
         _check_switches(await asked_killed.all(), known.caller, proposal)
         await self._check_lineage(transaction, known, proposal)
         try:
@@ -143,24 +139,22 @@ class Admission:
         *,
         row: Row,
         asked: list[Row],
+        aliased: bool,
     ) -> Standing:
         """Answer a claimed key: the stored plan, an adoption, or who owns it."""
-        if row["body_digest"] != proposal.body_digest:
-            raise SagaError(
-                Reason.KEY_REUSED,
-                f"Intent {proposal.intent_id} was admitted with other arguments; post it as another intent.",
-                details={"intent_id": proposal.intent_id},
-            )
-        if known.idempotency_key is not None:
-            await transaction.later(
-                "insert into backstay.intent_aliases (tenant, principal, idempotency_key, intent_key)"
-                " values (%s, %s, %s, %s) on conflict do nothing",
-                (known.caller.tenant, known.caller.principal, known.idempotency_key, proposal.intent_key),
-            )
+        await admit_repeat(
+            transaction,
+            row,
+            proposal,
+            idempotency_key=known.idempotency_key,
+            replays=aliased or row["workflow_id"] == request.workflow_id,
+        )
         standing = standing_of(row, asked)
         if row["workflow_id"] != request.workflow_id or request.run_id in row["former_run_ids"]:
             return standing.model_copy(update={"duplicate": True})
-        if row["run_id"] == request.run_id or standing.phase.is_final:
+        if standing.phase.is_final:
+            return standing.model_copy(update={"duplicate": row["run_id"] != request.run_id})
+        if row["run_id"] == request.run_id:
             return standing
         adopted = await transaction.one(
             "update backstay.intents set run_id = %(run_id)s, former_run_ids = former_run_ids || run_id,"
@@ -222,10 +216,7 @@ class Admission:
             occurrence=occurrence,
             attempt=attempt,
         )
-        return await transaction.one(
-            f"select {INTENT_COLUMNS} from backstay.intents where intent_key = %s",  # noqa: S608 - constants
-            (key,),
-        )
+        return await transaction.one(KNOWN, (key,))
 
     async def _claim(
         self,
@@ -347,17 +338,6 @@ def read_request(raw: Any) -> IntentRequest:  # noqa: ANN401 - whatever a client
             fields=field_problems(error, shape_of(IntentRequest), raw),
             phase=Phase.VALIDATION,
         ) from None
-
-
-def check_alias(alias: Row | None, proposal: Proposal) -> None:
-    """Refuse an explicit key that names another intent. Raises SagaError(KEY_REUSED)."""
-    if alias is not None and alias["intent_key"] != proposal.intent_key:
-        raise SagaError(
-            Reason.KEY_REUSED,
-            "This idempotency key was used for another intent; use a new one, or none at all.",
-            details={"intent_id": proposal.intent_id},
-            phase=Phase.VALIDATION,
-        )
 
 
 def left_nothing(row: Row) -> bool:

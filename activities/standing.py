@@ -13,7 +13,8 @@ from contracts.saga import Ask, Claim, EffectSeen, IntentPhase, ParkReason, Stan
 INTENT_COLUMNS: Final[LiteralString] = (
     "intent_key, intent_id, tenant, principal, agent, session_id, body_digest, plan, workflow_id, run_id,"
     " former_run_ids, epoch, phase, cause, error, parked_reason, parked_since, parked_detail, report, final_at,"
-    " duplicate_window_seconds, occurrence, attempt"
+    " duplicate_window_seconds, occurrence, attempt,"
+    " final_at + make_interval(secs => duplicate_window_seconds) <= now() as window_over"
 )
 ASK: Final[LiteralString] = """
 select r.step_id, r.expires_at, extract(epoch from r.expires_at - now())::float8 as due_in_seconds,

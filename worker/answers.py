@@ -1,0 +1,173 @@
+"""Reading how intents stand, from the tables alone: the same answer whoever asks, and also while Temporal is away."""
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final, LiteralString
+
+from activities.database import Database, Row, Transaction
+from activities.standing import ASK, EFFECTS, INTENT_COLUMNS, standing_of, step_reports
+from contracts.envelope import Envelope, IntentReport, Meta, Outcome, StepReport, StepState, intent_envelope
+from contracts.errors import ErrorInfo, Phase, SagaError
+from contracts.reasons import Reason
+from contracts.saga import IntentPhase, Standing
+
+POLL_RUNNING_MS: Final = 1_000
+POLL_RESTING_MS: Final = 15_000
+PREFIX_LENGTH_MIN: Final = 8
+_ID_OR_PREFIX: Final = re.compile(r"int_[a-z2-7]{1,26}")
+_ID_LENGTH: Final = 30
+
+_KNOWN: Final[LiteralString] = (
+    f"select {INTENT_COLUMNS}, request, risk_level, tools, admitted_at, deadline_at"  # noqa: S608 - constants
+    " from backstay.intents where intent_key = %s"
+)
+
+
+@dataclass(frozen=True)
+class Known:
+    """An intent as one transaction saw it."""
+
+    row: Row
+    standing: Standing
+    effects: list[Row]
+
+    @property
+    def intent_key(self) -> str:
+        """The key that everything about it hangs on."""
+        key: str = self.row["intent_key"]
+        return key
+
+    @property
+    def is_at_rest(self) -> bool:
+        """True when only people can move it on."""
+        return bool(
+            self.standing.parked or (self.standing.phase is IntentPhase.ADMITTED and self.standing.ask.undecided)
+        )
+
+    def report(self) -> IntentReport:
+        """The stored report of a final phase, else what the tables tell of each step."""
+        standing = self.standing
+        if standing.report is not None:
+            return standing.report
+        if standing.plan is None:
+            return IntentReport(outcome=standing.phase.outcome, cause=standing.cause)
+        return IntentReport(
+            outcome=Outcome.PARKED if standing.parked else standing.phase.outcome,
+            cause=standing.cause,
+            steps=tuple(self._told(step) for step in step_reports(standing.plan, self.effects, ())),
+            waiting_for=self.waiting_for(),
+            plan_digest=standing.plan.digest,
+        )
+
+    def waiting_for(self) -> str | None:
+        """In words, what must happen next."""
+        standing = self.standing
+        if standing.phase.is_final:
+            return None
+        if standing.parked is not None:
+            return f"an operator ({standing.parked})"
+        if standing.phase is IntentPhase.CLOSING:
+            return "its compensation"
+        if standing.ask.undecided:
+            return f"a decision about {', '.join(standing.ask.undecided)} until {standing.ask.expires_at}"
+        return "its steps"
+
+    def envelope(self, *, duplicate: bool = False) -> Envelope:
+        """The answer of this moment."""
+        final = self.standing.phase.is_final
+        intent_id = self.standing.intent_id
+        return intent_envelope(
+            self.report(),
+            self.standing.error,
+            Meta(
+                intent_id=intent_id,
+                timestamp=now_text(),
+                duplicate=duplicate,
+                duplicate_of=intent_id if duplicate else None,
+                poll_after_ms=None if final else POLL_RESTING_MS if self.is_at_rest else POLL_RUNNING_MS,
+            ),
+        )
+
+    def _told(self, step: StepReport) -> StepReport:
+        standing = self.standing
+        if standing.phase is IntentPhase.ADMITTED and step.step_id in standing.ask.undecided:
+            return step.model_copy(update={"state": StepState.AWAITING_APPROVAL})
+        if standing.parked is not None and step.step_id in (stuck := self.stuck()):
+            return step.model_copy(update={"state": StepState.PARKED, "error": stuck[step.step_id]})
+        return step
+
+    def stuck(self) -> dict[str, ErrorInfo | None]:
+        """Steps that keep a parked intent from going on, and what they said."""
+        steps = (self.standing.parked_detail or {}).get("steps", [])
+        return {
+            step["step_id"]: ErrorInfo.model_validate(step["error"]) if step.get("error") else None for step in steps
+        }
+
+
+async def read_known(transaction: Transaction, intent_key: str) -> Known | None:
+    """Read an intent, its decisions and its effects, in one round trip; None when it was never claimed."""
+    asked_row = await transaction.ask(_KNOWN, (intent_key,))
+    asked_decisions = await transaction.ask(ASK, (intent_key,))
+    effects = await (await transaction.ask(EFFECTS, (intent_key,))).all()
+    row = await asked_row.one()
+    if row is None:
+        return None
+    return Known(row=row, standing=standing_of(row, await asked_decisions.all()), effects=effects)
+
+
+async def find(database: Database, tenant: str, intent_id: str) -> Known:
+    """Find an intent of a tenant by its id or by a unique beginning of it.
+
+    Raises SagaError: ARGUMENTS_INVALID (no id, or the beginning of several), INTENT_NOT_FOUND; transient ones.
+    """
+    if not _ID_OR_PREFIX.fullmatch(intent_id):
+        raise SagaError(
+            Reason.ARGUMENTS_INVALID,
+            "An intent id begins with int_ and goes on with letters a-z and digits 2-7.",
+            phase=Phase.VALIDATION,
+        )
+    if len(intent_id) < PREFIX_LENGTH_MIN:
+        raise SagaError(
+            Reason.ARGUMENTS_INVALID,
+            f"Give at least {PREFIX_LENGTH_MIN} characters of the intent id.",
+            details={"length_min": PREFIX_LENGTH_MIN},
+            phase=Phase.VALIDATION,
+        )
+
+    async def work(transaction: Transaction) -> Known:
+        statement: LiteralString = "select intent_key, intent_id from backstay.intents where tenant = %s and intent_id"
+        whole = len(intent_id) == _ID_LENGTH
+        rows = await transaction.all(
+            f"{statement} = %s" if whole else f"{statement} like %s order by admitted_at desc limit 6",
+            (tenant, intent_id if whole else f"{intent_id}%".replace("_", "\\_", 1)),
+        )
+        if len(rows) > 1:
+            matches = [row["intent_id"] for row in rows]
+            raise SagaError(
+                Reason.ARGUMENTS_INVALID,
+                f"{intent_id} is the beginning of {len(matches)} ids or more: {', '.join(matches)}; give more of it.",
+                details={"matches": matches},
+                phase=Phase.VALIDATION,
+            )
+        known = await read_known(transaction, rows[0]["intent_key"]) if rows else None
+        if known is None:
+            raise not_found(intent_id)
+        return known
+
+    return await database.run(work)
+
+
+def not_found(intent_id: str) -> SagaError:
+    """Make the error for an id that this tenant has not; another tenant's is not there either."""
+    return SagaError(
+        Reason.INTENT_NOT_FOUND,
+        f"There is no intent {intent_id}; `backstay intent list` shows what there is.",
+        details={"intent_id": intent_id},
+        phase=Phase.VALIDATION,
+    )
+
+
+def now_text() -> str:
+    """The time of an answer."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -1,0 +1,421 @@
+"""The front door: from bytes that an agent posted to one envelope, for HTTP, MCP, the CLI and Python alike.
+
+A bad intent is refused by pure code and leaves nothing but one audit row, written after the answer is ready. A good
+one is started under an id made from its key; *accepted* means that Temporal acknowledged the start. A repeat is told
+by the tables: joined while it runs, answered with the stored outcome, or refused by name. A lost acknowledgement is
+a 503 that may be sent again; the same post joins.
+"""
+
+import asyncio
+import secrets
+import time
+from collections.abc import Coroutine
+from datetime import timedelta
+from typing import Any, Final, Self
+
+import structlog
+from pydantic import ValidationError
+from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
+from temporalio.common import Priority, WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
+from temporalio.service import RPCError, RPCStatusCode
+
+from activities import audit
+from activities.admission import Admission
+from activities.database import Database, Transaction
+from activities.dispatch import Engine
+from activities.repeats import ALIAS, admit_repeat, check_alias
+from activities.tool import Pack
+from contracts.base import JsonObject
+from contracts.envelope import Envelope, IntentReport, Meta, Outcome, Status, StepReport, StepState
+from contracts.envelope import error_envelope, intent_envelope
+from contracts.errors import ErrorInfo, Phase, SagaError
+from contracts.intent import Caller, IntentRequest
+from contracts.problems import field_problems
+from contracts.proposal import Proposal, propose, require_chain
+from contracts.reasons import Reason
+from contracts.registry import Registry
+from contracts.risk import DEFAULT_POLICY, Policy
+from contracts.saga import WORKFLOW
+from contracts.shape import shape_of
+from contracts.wire import decode_object, refusal
+from worker.answers import POLL_RUNNING_MS, Known, not_found, now_text, read_known
+from worker.places import CARRY_SECONDS_MAX, Places, Rests
+from worker.settings import Settings
+
+log = structlog.get_logger(__name__)
+
+WAIT_SECONDS: Final = 30.0
+RPC_SECONDS: Final = 5.0
+NOTES_MAX: Final = 200
+JOINS_MAX: Final = 3
+_SUMMARY_LENGTH_MAX: Final = 200
+_FAIRNESS_KEY_LENGTH_MAX: Final = 64
+_FIELDS_NOTED_MAX: Final = 20
+_BUSY = (RPCStatusCode.RESOURCE_EXHAUSTED,)
+
+
+class Door:
+    """One front door of a process; share it, so that its bound on what is carried at a time holds.
+
+    Use as an async context manager, or call `close`: it writes the audit rows that are still on their way.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        database: Database,
+        registry: Registry,
+        settings: Settings,
+        *,
+        packs: tuple[Pack, ...] = (),
+        policy: Policy = DEFAULT_POLICY,
+        in_flight_max: int = 64,
+    ) -> None:
+        """Stand before `client` and `database`, which stay the caller's to close."""
+        self._client = client
+        self._database = database
+        self._registry = registry
+        self._settings = settings
+        self._admission = Admission(database, registry, packs, policy)
+        self._places = Places(in_flight_max)
+        self._rests = Rests(database)
+        self._background: set[asyncio.Task[Any]] = set()
+        self._notes = 0
+
+    @classmethod
+    def of(cls, client: Client, engine: Engine, settings: Settings, *, in_flight_max: int = 64) -> Self:
+        """Make a door to everything that an engine serves; `plan` needs its packs."""
+        return cls(
+            client,
+            engine.database,
+            engine.registry,
+            settings,
+            packs=engine.packs,
+            policy=engine.policy,
+            in_flight_max=in_flight_max,
+        )
+
+    async def __aenter__(self) -> Self:
+        """Open nothing: the door is open."""
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close the door."""
+        await self.close()
+
+    async def close(self) -> None:
+        """Write the audit rows that are on their way, and stop following what was posted; sagas go on by themselves."""
+        notes = {task for task in self._background if task.get_name() == "note"}
+        if notes:
+            await asyncio.wait(notes, timeout=RPC_SECONDS)
+        for task in self._background:
+            task.cancel()
+        if self._background:
+            await asyncio.wait(self._background)
+        await self._rests.close()
+
+    # --- posting ------------------------------------------------------------------------------------------------
+
+    async def post(
+        self,
+        body: bytes,
+        caller: Caller,
+        *,
+        session_id: str | None = None,
+        business_reference: str | None = None,
+        idempotency_key: str | None = None,
+        call_id: str | None = None,
+        wait_seconds: float | None = None,
+        eager: bool = False,
+    ) -> Envelope:
+        """Post an intent and answer with its envelope; never raises for anything that the caller or the world did.
+
+        Waits for the outcome at most `wait_seconds` (None: 30; 0: not at all), and no longer than until the saga
+        waits for people; then the answer is 202 with `poll_after_ms`. `eager`: this process also has a worker.
+        """
+        started = time.monotonic()
+        request_id = f"req_{secrets.token_hex(8)}"
+        try:
+            request, proposal = await self._proposed(
+                body, caller, session_id, business_reference, idempotency_key, call_id
+            )
+            wait = WAIT_SECONDS if wait_seconds is None else max(0.0, wait_seconds)
+            envelope = await self._post(request, proposal, wait, eager=eager)
+        except SagaError as error:
+            envelope = error_envelope(error.info)
+            if error.reason is not Reason.DEPENDENCY_DOWN:
+                self._note(caller, error.info, request_id)
+        return completed(envelope, request_id=request_id, call_id=call_id, started=started)
+
+    async def _proposed(
+        self,
+        body: bytes,
+        caller: Caller,
+        session_id: str | None,
+        business_reference: str | None,
+        idempotency_key: str | None,
+        call_id: str | None,
+    ) -> tuple[IntentRequest, Proposal]:
+        """Check an intent completely; only `retry_of` needs the tables. Raises SagaError."""
+        given = decode_object(body)
+        if session_id is not None:
+            given["session_id"] = session_id
+        proposal = propose(given, caller, self._registry, business_reference=business_reference)
+        require_chain(proposal)
+        attempt = 1
+        if (retried := proposal.intent.retry_of) is not None:
+            row = await self._database.one(
+                "select attempt from backstay.intents where intent_id = %s and tenant = %s and principal = %s",
+                (retried, caller.tenant, caller.principal),
+            )
+            if row is None:
+                raise not_found(retried)
+            attempt = row["attempt"] + 1
+            proposal = propose(given, caller, self._registry, attempt=attempt, business_reference=business_reference)
+        values = {
+            "protocol": 1,
+            "caller": caller,
+            "intent": given,
+            "attempt": attempt,
+            "business_reference": business_reference,
+            "idempotency_key": idempotency_key,
+            "call_id": call_id,
+        }
+        try:
+            return IntentRequest.model_validate(values), proposal
+        except ValidationError as error:
+            problems = field_problems(error, shape_of(IntentRequest), values)
+            raise refusal(Reason.ARGUMENTS_INVALID, problems) from None
+
+    async def _post(self, request: IntentRequest, proposal: Proposal, wait: float, *, eager: bool) -> Envelope:
+        if request.idempotency_key is not None and await self._is_alias(proposal, request.idempotency_key):
+            return await self._repeat(request, proposal, wait)
+        await self._places.take()
+        try:
+            handle = await self._start(request, proposal, eager=eager)
+        except WorkflowAlreadyStartedError:
+            self._places.give_back()
+            return await self._repeat(request, proposal, wait)
+        except BaseException:
+            self._places.give_back()
+            raise
+        envelope = await self._follow(handle, proposal, wait, holds_place=True)
+        if envelope is None:
+            known = await self._known(proposal)
+            return pending(proposal) if known is None else known.envelope(duplicate=known.standing.epoch > 1)
+        if envelope.meta.duplicate:
+            return await self._repeat(request, proposal, wait)
+        return envelope
+
+    async def _is_alias(self, proposal: Proposal, idempotency_key: str) -> bool:
+        """True when this explicit key names this intent already. Raises SagaError(KEY_REUSED)."""
+        caller = proposal.caller
+        alias = await self._database.one(ALIAS, (caller.tenant, caller.principal, idempotency_key))
+        check_alias(alias, proposal)
+        return alias is not None
+
+    async def _start(self, request: IntentRequest, proposal: Proposal, *, eager: bool) -> WorkflowHandle[Any, Envelope]:
+        """Start the saga. Raises SagaError (DEPENDENCY_DOWN, RATE_LIMITED), WorkflowAlreadyStartedError."""
+        tools = " → ".join(step.contract.name for step in proposal.steps)
+        try:
+            handle: WorkflowHandle[Any, Envelope] = await self._client.start_workflow(
+                WORKFLOW,
+                request,
+                id=proposal.intent_id,
+                task_queue=self._settings.task_queue,
+                result_type=Envelope,
+                id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE_FAILED_ONLY,
+                id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
+                task_timeout=timedelta(seconds=self._settings.workflow_task_timeout_seconds),
+                memo={"body_digest": proposal.body_digest},
+                static_summary=tools[:_SUMMARY_LENGTH_MAX],
+                request_eager_start=eager,
+                priority=Priority(fairness_key=proposal.caller.tenant[:_FAIRNESS_KEY_LENGTH_MAX]),
+                rpc_timeout=timedelta(seconds=RPC_SECONDS),
+            )
+        except RPCError as error:
+            raise down(error) from error
+        return handle
+
+    # --- repeats ------------------------------------------------------------------------------------------------
+
+    async def _repeat(self, request: IntentRequest, proposal: Proposal, wait: float) -> Envelope:
+        """Answer for an intent that was posted before; starts nothing. Raises SagaError."""
+        for _ in range(JOINS_MAX):
+            known = await self._known(proposal, repeats=request)
+            if known is not None and known.standing.phase.is_final:
+                return known.envelope(duplicate=True)
+            if known is not None and known.is_at_rest:
+                return known.envelope(duplicate=True)
+            workflow_id = proposal.intent_id if known is None else known.row["workflow_id"]
+            handle = self._client.get_workflow_handle(workflow_id, result_type=Envelope)
+            if known is None:
+                await self._check_running(handle, proposal)
+            envelope = await self._follow(handle, proposal, wait, holds_place=False)
+            if envelope is None:
+                known = await self._known(proposal)
+                return repeated(pending(proposal) if known is None else known.envelope(), proposal)
+            if not envelope.meta.duplicate:
+                return repeated(envelope, proposal)
+        raise SagaError(Reason.IN_PROGRESS, f"Intent {proposal.intent_id} is changing hands; post it again.")
+
+    async def _known(self, proposal: Proposal, *, repeats: IntentRequest | None = None) -> Known | None:
+        """Read how it stands; for a repeat judge it too, and remember its explicit key. Raises SagaError."""
+
+        async def work(transaction: Transaction) -> Known | None:
+            known = await read_known(transaction, proposal.intent_key)
+            if known is None or repeats is None:
+                return known
+            alias = await transaction.one(
+                ALIAS, (proposal.caller.tenant, proposal.caller.principal, repeats.idempotency_key)
+            )
+            check_alias(alias, proposal)
+            await admit_repeat(
+                transaction,
+                known.row,
+                proposal,
+                idempotency_key=repeats.idempotency_key,
+                replays=alias is not None,
+            )
+            return known
+
+        return await self._database.run(work)
+
+    async def _check_running(self, handle: WorkflowHandle[Any, Envelope], proposal: Proposal) -> None:
+        """Compare arguments with those of a run that is not admitted yet. Raises SagaError."""
+        try:
+            described = await handle.describe(rpc_timeout=timedelta(seconds=RPC_SECONDS))
+            memo = await described.memo()
+        except RPCError as error:
+            raise down(error) from error
+        if memo.get("body_digest", proposal.body_digest) != proposal.body_digest:
+            raise SagaError(
+                Reason.KEY_REUSED,
+                f"Intent {proposal.intent_id} is running with other arguments; post it as another intent.",
+                details={"intent_id": proposal.intent_id},
+                phase=Phase.VALIDATION,
+            )
+
+    # --- following ----------------------------------------------------------------------------------------------
+
+    async def _follow(
+        self, handle: WorkflowHandle[Any, Envelope], proposal: Proposal, wait: float, *, holds_place: bool
+    ) -> Envelope | None:
+        """Wait for the outcome; None when the time is over, people are awaited, or only the tables know.
+
+        The place is given back when the saga ends or rests, also after this returned. Raises SagaError.
+        """
+        key = proposal.intent_key
+        result = asyncio.ensure_future(handle.result())
+        rest = self._rests.watch(key)
+        resting = asyncio.ensure_future(rest.wait())
+
+        async def settled(seconds: float) -> None:
+            await asyncio.wait({result, resting}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+
+        async def carry() -> None:
+            held = CARRY_SECONDS_MAX if holds_place else 0.0
+            try:
+                if holds_place:
+                    try:
+                        await settled(held)
+                    finally:
+                        self._places.give_back()
+                if wait > held:
+                    await settled(wait - held)
+            finally:
+                result.cancel()
+                resting.cancel()
+                await asyncio.wait({result, resting})
+                self._rests.forget(key)
+
+        self._in_background(carry(), "carry")
+        await settled(wait)
+        if not result.done() or result.cancelled():
+            return None
+        return outcome_of(result)
+
+    def _in_background(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.create_task(work, name=name)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    # --- audit --------------------------------------------------------------------------------------------------
+
+    def _note(self, caller: Caller, error: ErrorInfo, request_id: str) -> None:
+        """Note a refusal once the answer is ready; a flood of them is dropped, not queued without end."""
+        if self._notes >= NOTES_MAX:
+            return
+        self._notes += 1
+        self._in_background(self._write_note(caller, error, request_id), "note")
+
+    async def _write_note(self, caller: Caller, error: ErrorInfo, request_id: str) -> None:
+        told: JsonObject = {
+            "request_id": request_id,
+            "code": error.code.value,
+            "fields": [{"path": field.path, "code": field.code} for field in error.fields[:_FIELDS_NOTED_MAX]],
+        }
+        try:
+            await self._database.run(lambda transaction: audit.door_refused(transaction, caller, told))
+        except SagaError as failure:
+            log.warning("a refusal was not noted", request_id=request_id, code=error.code.value, why=str(failure))
+        finally:
+            self._notes -= 1
+
+
+def outcome_of(result: "asyncio.Future[Envelope]") -> Envelope | None:
+    """Read what a run ended with; None when only the tables can tell (terminated, cancelled, Temporal away)."""
+    try:
+        return result.result()
+    except WorkflowFailureError as failure:
+        cause = failure.cause
+        if isinstance(cause, ApplicationError) and cause.details and isinstance(cause.details[0], dict):
+            return Envelope.model_validate(cause.details[0])
+        return None
+    except RPCError:
+        return None
+
+
+def pending(proposal: Proposal) -> Envelope:
+    """Answer for an intent that is accepted and not admitted yet."""
+    steps = tuple(
+        StepReport(step_id=step.step_id, tool=step.contract.wire_name, state=StepState.PLANNED)
+        for step in proposal.steps
+    )
+    report = IntentReport(outcome=Outcome.PENDING, steps=steps, waiting_for="admission")
+    return intent_envelope(report, None, Meta(intent_id=proposal.intent_id, poll_after_ms=POLL_RUNNING_MS))
+
+
+def repeated(envelope: Envelope, proposal: Proposal) -> Envelope:
+    """Mark an answer as that of a repeat."""
+    meta = envelope.meta.model_copy(update={"duplicate": True, "duplicate_of": proposal.intent_id})
+    return envelope.model_copy(update={"meta": meta})
+
+
+def completed(envelope: Envelope, *, request_id: str, call_id: str | None, started: float) -> Envelope:
+    """Say about an answer what only the door knows; `started` is of the monotonic clock."""
+    poll = envelope.meta.poll_after_ms
+    if envelope.status is Status.PENDING and poll is None:
+        poll = POLL_RUNNING_MS
+    meta = envelope.meta.model_copy(
+        update={
+            "request_id": request_id,
+            "call_id": call_id,
+            "timestamp": now_text(),
+            "duration_ms": int((time.monotonic() - started) * 1000),
+            "poll_after_ms": poll,
+        }
+    )
+    return envelope.model_copy(update={"meta": meta})
+
+
+def down(error: RPCError) -> SagaError:
+    """Translate Temporal's silence; the same post may be sent again and joins."""
+    if error.status in _BUSY:
+        return SagaError(Reason.RATE_LIMITED, "Temporal takes no more starts just now; post it again in a moment.")
+    return SagaError(
+        Reason.DEPENDENCY_DOWN,
+        f"Temporal did not acknowledge ({error.status.name}); the same post may be sent again and joins what runs.",
+        details={"status": error.status.name},
+    )

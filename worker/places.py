@@ -1,0 +1,118 @@
+"""Places at the door: how many intents are carried at a time, and when one gives its place back.
+
+Every started saga needs a worker, database connections and Temporal's attention until it ends. A flood of starts that
+are all accepted at once starves the ones that could finish; so a post waits for its place, in order, and beyond a
+bound it is told to come later. A saga that waits for people needs nothing, so it holds no place.
+"""
+
+import asyncio
+from typing import Final, LiteralString
+
+from activities.database import Database
+from contracts.errors import Phase, SagaError
+from contracts.reasons import Reason
+
+QUEUE_FACTOR: Final = 16
+PLACE_WAIT_SECONDS_MAX: Final = 10.0
+CARRY_SECONDS_MAX: Final = 30.0
+"""After this time a saga gives its place back however it stands: it is waiting for something else than us."""
+LOOK_EVERY_SECONDS: Final = 0.25
+RETRY_AFTER_SECONDS: Final = 2
+
+_AT_REST: Final[LiteralString] = """
+select i.intent_key from backstay.intents i
+where i.intent_key = any(%s) and i.final_at is null and (i.parked_reason is not null or exists (
+    select from backstay.approval_requests r
+    where r.intent_key = i.intent_key and i.phase = 'ADMITTED' and not exists (
+        select from backstay.decisions d where d.intent_key = r.intent_key and d.step_id = r.step_id)))
+"""
+
+
+class Places:
+    """A fixed number of places, handed out in the order of asking; a bounded queue before them."""
+
+    def __init__(self, in_flight_max: int) -> None:
+        """Offer `in_flight_max` places."""
+        self.in_flight_max = in_flight_max
+        self.queue_max = in_flight_max * QUEUE_FACTOR
+        self._free = asyncio.Semaphore(in_flight_max)
+        self._queued = 0
+        self._taken = 0
+
+    async def take(self) -> None:
+        """Wait for a place. Raises SagaError(RATE_LIMITED): the queue is full, or no place came free in time."""
+        if self._queued >= self.queue_max:
+            raise self._busy()
+        self._queued += 1
+        try:
+            async with asyncio.timeout(PLACE_WAIT_SECONDS_MAX):
+                await self._free.acquire()
+        except TimeoutError:
+            raise self._busy() from None
+        finally:
+            self._queued -= 1
+        self._taken += 1
+
+    def give_back(self) -> None:
+        """Free a place that was taken."""
+        self._taken -= 1
+        self._free.release()
+
+    def _busy(self) -> SagaError:
+        return SagaError(
+            Reason.RATE_LIMITED,
+            f"{self._taken} intents are being carried and {self._queued} wait for a place; nothing was started,"
+            f" post it again in {RETRY_AFTER_SECONDS} seconds.",
+            details={
+                "in_flight": self._taken,
+                "in_flight_max": self.in_flight_max,
+                "queued": self._queued,
+                "queue_max": self.queue_max,
+                "retry_after_seconds": RETRY_AFTER_SECONDS,
+            },
+            phase=Phase.VALIDATION,
+        )
+
+
+class Rests:
+    """Tells when sagas come to rest on people: one query for all that are watched, however many there are."""
+
+    def __init__(self, database: Database) -> None:
+        """Look into `database`, only while something is watched."""
+        self._database = database
+        self._watched: dict[str, tuple[asyncio.Event, int]] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    def watch(self, intent_key: str) -> asyncio.Event:
+        """Return an event that is set once the intent waits for a decision or an operator; `forget` it afterwards."""
+        event, count = self._watched.get(intent_key, (asyncio.Event(), 0))
+        self._watched[intent_key] = (event, count + 1)
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._look())
+        return event
+
+    def forget(self, intent_key: str) -> None:
+        """Stop watching, as often as it was watched."""
+        event, count = self._watched.pop(intent_key)
+        if count > 1:
+            self._watched[intent_key] = (event, count - 1)
+
+    async def close(self) -> None:
+        """Stop looking."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+
+    async def _look(self) -> None:
+        while self._watched:
+            await asyncio.sleep(LOOK_EVERY_SECONDS)
+            keys = [key for key, (event, _) in self._watched.items() if not event.is_set()]
+            if not keys:
+                continue
+            try:
+                rows = await self._database.all(_AT_REST, (keys,))
+            except SagaError:
+                continue  # the database is away: whoever waits learns it from the saga itself
+            for row in rows:
+                if (watched := self._watched.get(row["intent_key"])) is not None:
+                    watched[0].set()
