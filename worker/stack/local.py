@@ -35,6 +35,7 @@ class LocalStack:
         self.directory = directory
         self.postgres = postgres
         self.temporal = temporal
+        self._adopted: dict[str, ProcessRecord] = {}
 
     @classmethod
     @contextlib.contextmanager
@@ -150,6 +151,11 @@ class LocalStack:
         self.temporal.kill()
         self._note_processes()
 
+    def adopt(self, name: str, process: ProcessRecord) -> None:
+        """Have another process end with this stack, also if we are killed; it replaces the last one of that name."""
+        self._adopted[name] = process
+        self._note_processes()
+
     def create_database(self, name: str | None = None, *, template: str | None = None) -> str:
         """Make a database and return its URL.
 
@@ -179,7 +185,7 @@ class LocalStack:
 
     def _note_processes(self) -> None:
         """Tell the keeper which servers there are now."""
-        servers = {"postgres": self.postgres.process, "temporal": self.temporal.process}
+        servers = {**self._adopted, "postgres": self.postgres.process, "temporal": self.temporal.process}
         owner = read_records(self.directory)[OWNER]
         write_records(self.directory, {OWNER: owner, **{name: p for name, p in servers.items() if p is not None}})
 

@@ -119,10 +119,9 @@ def spawn(
 ) -> ProcessRecord:
     """Start a process in a session of its own, so that Ctrl-C reaches it only through us.
 
-    `dies_with_parent` is the signal that it gets when we die, however we die. Linux sends it when the *thread* that
-    started the process ends, so it is only asked for from the main thread; the stack's keeper covers every other case.
+    `dies_with_parent` is the signal that it gets when we die, however we die; see bind_to_parent() for its limits,
+    which the stack's keeper makes up for.
     """
-    bind = dies_with_parent is not None and _libc is not None and threading.current_thread() is threading.main_thread()
     with open(log, "ab", opener=_open_private) as output:
         process = subprocess.Popen(  # noqa: S603 - the command is ours
             command,
@@ -136,7 +135,7 @@ def spawn(
             extra_groups=None if user_id is None else [],
             start_new_session=True,
             umask=0o077,
-            preexec_fn=_bind_to_parent(dies_with_parent) if bind and dies_with_parent else None,  # noqa: PLW1509
+            preexec_fn=bind_to_parent(dies_with_parent) if dies_with_parent else None,  # noqa: PLW1509
         )
     record = ProcessRecord.of(process.pid)
     process.returncode = 0  # it is waited for through its record; spares the "still running" warning
@@ -147,13 +146,18 @@ def _open_private(path: str, flags: int) -> int:
     return os.open(path, flags, mode=0o600)
 
 
-def _bind_to_parent(number: signal.Signals) -> Callable[[], None]:
-    parent_pid = os.getpid()
+def bind_to_parent(number: signal.Signals) -> Callable[[], None] | None:
+    """Return what a child runs before exec so that it gets this signal when we die; None where nobody can be asked.
+
+    Linux alone offers it, and sends it when the *thread* that started the child ends: only asked for in the main one.
+    """
+    libc, parent_pid = _libc, os.getpid()
+    if libc is None or threading.current_thread() is not threading.main_thread():
+        return None
 
     def bind() -> None:
         # Runs in the child, after it changed its user (that would clear the setting) and before exec.
-        assert _libc is not None  # noqa: S101 - spawn() asked
-        _libc.prctl(PR_SET_PDEATHSIG, int(number), 0, 0, 0)
+        libc.prctl(PR_SET_PDEATHSIG, int(number), 0, 0, 0)
         if os.getppid() != parent_pid:
             os._exit(1)
 
