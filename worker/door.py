@@ -26,9 +26,17 @@ from activities.database import Database, Transaction
 from activities.dispatch import Engine
 from activities.repeats import ALIAS, admit_repeat, check_alias
 from activities.tool import Pack
-from contracts.base import JsonObject
-from contracts.envelope import Envelope, IntentReport, Meta, Outcome, Status, StepReport, StepState
-from contracts.envelope import error_envelope, intent_envelope
+from contracts.envelope import (
+    Envelope,
+    IntentReport,
+    Meta,
+    Outcome,
+    Status,
+    StepReport,
+    StepState,
+    error_envelope,
+    intent_envelope,
+)
 from contracts.errors import ErrorInfo, Phase, SagaError
 from contracts.intent import Caller, IntentRequest
 from contracts.problems import field_problems
@@ -138,7 +146,12 @@ class Door:
         request_id = f"req_{secrets.token_hex(8)}"
         try:
             request, proposal = await self._proposed(
-                body, caller, session_id, business_reference, idempotency_key, call_id
+                body,
+                caller,
+                session_id=session_id,
+                business_reference=business_reference,
+                idempotency_key=idempotency_key,
+                call_id=call_id,
             )
             wait = WAIT_SECONDS if wait_seconds is None else max(0.0, wait_seconds)
             envelope = await self._post(request, proposal, wait, eager=eager)
@@ -152,6 +165,7 @@ class Door:
         self,
         body: bytes,
         caller: Caller,
+        *,
         session_id: str | None,
         business_reference: str | None,
         idempotency_key: str | None,
@@ -351,7 +365,7 @@ class Door:
         self._in_background(self._write_note(caller, error, request_id), "note")
 
     async def _write_note(self, caller: Caller, error: ErrorInfo, request_id: str) -> None:
-        told: JsonObject = {
+        told = {
             "request_id": request_id,
             "code": error.code.value,
             "fields": [{"path": field.path, "code": field.code} for field in error.fields[:_FIELDS_NOTED_MAX]],
