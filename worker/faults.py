@@ -4,8 +4,8 @@ The variable BACKSTAY_FAULTS lists faults, separated by commas. Each is `KIND:AC
 Temporal's history: `debit_frozen_funds@1`, `debit_frozen_funds@1.compensate`, `admit_intent`, `close_intent`,
 `settle_intent`, `park_intent`, `admit_decision`, `admit_resolution`; or `*` for every activity.
 
-    pause-before:NAME   wait for ever before the activity has done anything
-    pause-after:NAME    wait for ever after its commit, before the acknowledgement
+    pause-before:NAME   wait before the activity has done anything, until the pause is ended
+    pause-after:NAME    the same after its commit, before the acknowledgement
     kill-before:NAME    SIGKILL this process before the activity has done anything
     kill-after:NAME     SIGKILL this process after the commit, before the acknowledgement
     stop-before:NAME    SIGSTOP this process: a worker that is cut off, and comes back with SIGCONT
@@ -20,8 +20,9 @@ Example: BACKSTAY_FAULTS='pause-after:debit_frozen_funds@1,delay:20ms'
 If BACKSTAY_FAULTS_DIR names a directory, every fault but a delay happens once: it first makes the file
 `KIND:ACTIVITY` there (`*` is written `all`), which tells a watcher that the point is reached, and does nothing where
 the file is. So a worker that is started again with the same variables goes on. Without a directory it happens each
-time. A pause ends when its activity is cancelled at shutdown; local activities that pause are tried again after their
-time-out of 5 seconds, and pause again unless there is a directory.
+time. A pause ends when its activity is cancelled at shutdown, or when somebody makes the file `KIND:ACTIVITY.end` in
+the directory; local activities that pause are tried again after their time-out of 5 seconds, and pause again unless
+there is a directory.
 
 A rehearsal must not reach real money by a forgotten variable: a worker whose database is not on this machine (a Unix
 socket or a loopback address) refuses to start while BACKSTAY_FAULTS is set.
@@ -50,6 +51,7 @@ log = structlog.get_logger(__name__)
 VARIABLE: Final = "BACKSTAY_FAULTS"
 DIRECTORY_VARIABLE: Final = "BACKSTAY_FAULTS_DIR"
 DELAY_SECONDS_MAX: Final = 60.0
+LOOK_EVERY_SECONDS: Final = 0.02
 _SIGNALS: Final = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
 _FAULT: Final = re.compile(
     r"(?P<kind>pause|kill|stop|fail|delay)-(?P<when>before|after):(?P<name>\*|[a-z][a-z0-9_]*(@[0-9]+)?(\.compensate)?)"
@@ -149,11 +151,16 @@ class FaultInterceptor(Interceptor):
         log.warning("fault", fault=fault.marker)
         match fault.kind:
             case "pause":
-                await asyncio.Event().wait()
+                await self._ended(fault)
             case "fail":
                 raise ApplicationError(f"A fault on purpose: {fault.marker}.", type=Reason.DEPENDENCY_DOWN.value)
             case _:
                 os.kill(os.getpid(), _SIGNALS[fault.kind])
+
+    async def _ended(self, fault: Fault) -> None:
+        """Wait until somebody ends a pause; without a directory for ever."""
+        while self._directory is None or not (self._directory / f"{fault.marker}.end").exists():
+            await asyncio.sleep(LOOK_EVERY_SECONDS)
 
     def _is_first(self, fault: Fault) -> bool:
         if self._directory is None:
