@@ -19,7 +19,7 @@ PARTIES: Final[LiteralString] = """
     select account_id, tenant, principal, state, currency, limit_cents, balance_cents,
         balance_cents - held_cents as available_cents
     from ledger.accounts
-    where account_id = any(array(select debit_account from source union all select credit_account from source))
+    where account_id in ((select debit_account from source), (select credit_account from source))
       and balance_cents is not null
     order by account_id
     for no key update
@@ -28,7 +28,7 @@ PARTIES: Final[LiteralString] = """
     union all
     select account_id, tenant, principal, state, currency, limit_cents, null, null
     from ledger.accounts
-    where account_id = any(array(select debit_account from source union all select credit_account from source))
+    where account_id in ((select debit_account from source), (select credit_account from source))
       and balance_cents is null
 )
 """

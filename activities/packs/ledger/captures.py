@@ -9,6 +9,7 @@ from activities.packs.ledger.booking import MOVEMENT, PARTIES, PAYER_AND_PAYEE, 
 from activities.packs.ledger.fields import (
     OWNER,
     SENSITIVE,
+    SYSTEM_PREFIX,
     AmountCents,
     AnyAccountId,
     BalanceCents,
@@ -39,15 +40,51 @@ from contracts.errors import SagaError
 from contracts.reasons import Reason
 from contracts.tool import Access, AmountUse, Description, Example, ResourceUse, SideEffect, ToolContract
 
-_DEBIT: Final[LiteralString] = (
+_DEBIT_INTO_SYSTEM: Final[LiteralString] = """
+with resolved as (
+    update ledger.holds h set state = 'CAPTURED', captured_cents = %(amount_cents)s::bigint, closed_at = now()
+    from ledger.accounts payer, ledger.accounts payee
+    where h.hold_id = %(hold_id)s and h.tenant = %(tenant)s and h.state = 'OPEN' and h.expires_at > now()
+      and h.currency = %(currency)s and h.amount_cents >= %(amount_cents)s::bigint
+      and payer.account_id = h.account_id and payer.principal = %(principal)s
+      and payee.account_id = %(credit_account)s and payee.balance_cents is null
+      and payee.tenant = %(tenant)s and payee.currency = %(currency)s and payee.state <> 'CLOSED'
+    returning h.account_id as debit_account, h.amount_cents as held_cents
+), changed as (
+    update ledger.accounts a
+    set balance_cents = a.balance_cents - %(amount_cents)s::bigint, held_cents = a.held_cents - resolved.held_cents
+    from resolved where a.account_id = resolved.debit_account
+    returning resolved.debit_account, a.balance_cents - a.held_cents as available_cents,
+        resolved.held_cents - %(amount_cents)s::bigint as released_cents
+), capture as (
+    insert into ledger.captures (tenant, hold_id, account_id, credit_account, amount_cents, currency, transaction_id)
+    select %(tenant)s, %(hold_id)s, debit_account, %(credit_account)s, %(amount_cents)s::bigint, %(currency)s,
+        %(transaction_id)s::bigint
+    from changed
+    returning capture_id, account_id
+), movement as (
+    insert into ledger.movements (tenant, debit_account, credit_account, amount_cents, currency, operation_type,
+        reason_code, memo, transaction_id, step_key, intent_id, capture_id)
+    select %(tenant)s, account_id, %(credit_account)s, %(amount_cents)s::bigint, %(currency)s, %(operation_type)s,
+        %(reason_code)s, %(memo)s, %(transaction_id)s::bigint, %(step_key)s, %(intent_id)s, capture_id
+    from capture
+    returning movement_id, capture_id
+)
+select * from changed, movement
+"""
+"""Most debits: one customer row is changed, so there is no order to keep, and half the time goes (measured).
+
+The hold's own row lock carries it: while the hold is OPEN its account has the money held and cannot be closed.
+"""
+
+_DEBIT_INTO_CUSTOMER: Final[LiteralString] = (
     """
 with source as materialized (
-    select hold_id, account_id as debit_account, %(credit_account)s::text as credit_account,
-        %(amount_cents)s::bigint as amount_cents, amount_cents as held_cents
+    select hold_id, account_id::text as debit_account, %(credit_account)s::text as credit_account,
+        %(amount_cents)s::bigint as amount_cents, amount_cents as held_cents, expires_at
     from ledger.holds
-    where hold_id = %(hold_id)s and tenant = %(tenant)s and state = 'OPEN' and expires_at > now()
-      and currency = %(currency)s and amount_cents >= %(amount_cents)s::bigint
-      and account_id <> %(credit_account)s::text
+    where hold_id = %(hold_id)s and tenant = %(tenant)s and state = 'OPEN' and currency = %(currency)s
+      and amount_cents >= %(amount_cents)s::bigint and account_id <> %(credit_account)s::text
     for no key update
 )
 """  # noqa: S608 - constants
@@ -58,7 +95,7 @@ with source as materialized (
 """
     + PAYER_AND_PAYEE
     + """
-      and payer.principal = %(principal)s
+      and payer.principal = %(principal)s and source.expires_at > now()
 ), capture as (
     insert into ledger.captures (tenant, hold_id, account_id, credit_account, amount_cents, currency, transaction_id)
     select %(tenant)s, hold_id, debit_account, credit_account, amount_cents, %(currency)s, %(transaction_id)s::bigint
@@ -134,7 +171,8 @@ async def debit(transaction: Transaction, step: DebitFrozenFunds, context: StepC
         "amount_cents": step.amount_cents,
         "credit_account": step.credit_account_id,
     }
-    row = await transaction.one(_DEBIT, params)
+    into_system = step.credit_account_id.startswith(SYSTEM_PREFIX)
+    row = await transaction.one(_DEBIT_INTO_SYSTEM if into_system else _DEBIT_INTO_CUSTOMER, params)
     if row is None:
         await _explain_debit(transaction, step, context)
         raise race(step.hold_id)

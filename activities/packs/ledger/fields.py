@@ -12,6 +12,7 @@ MEMO_CHARACTERS_MAX: Final = 140
 HOLD_TTL_SECONDS_DEFAULT: Final = 7 * 86_400
 HOLD_TTL_SECONDS_MAX: Final = 30 * 86_400
 REFUND_WINDOW_DAYS: Final = 180
+SYSTEM_PREFIX: Final = "S"
 SENSITIVE: Final = frozenset({"memo"})
 OWNER: Final = "payments"
 

@@ -85,7 +85,7 @@ where h.hold_id = %(hold_id)s and h.tenant = %(tenant)s
 _EXPIRE: Final[LiteralString] = """
 with due as materialized (
     select hold_id from ledger.holds
-    where state = 'OPEN' and expires_at <= now()
+    where closed_at is null and expires_at <= now()
     order by expires_at limit %(limit)s::bigint
     for no key update skip locked
 ), expired as (
