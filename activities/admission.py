@@ -8,7 +8,7 @@ claims nothing and raises; any other is claimed and final at once.
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, LiteralString
 
 from pydantic import ValidationError
 
@@ -60,6 +60,8 @@ select (select count(*) from claim) as claimed, (select count(*) from alias) as 
     (select count(*) from noted) as noted, (now() + make_interval(secs => %(expiry)s)) as expires_at
 """
 
+_SWITCHES: LiteralString = "select scope, subject, reason from backstay.kill_switches"
+
 
 @dataclass(frozen=True)
 class Admission:
@@ -97,7 +99,7 @@ class Admission:
         asked_row = await transaction.ask(KNOWN, (proposal.intent_key,))
         asked_decisions = await transaction.ask(ASK, (proposal.intent_key,))
         asked_alias = await transaction.ask(ALIAS, (known.caller.tenant, known.caller.principal, known.idempotency_key))
-        asked_killed = await transaction.ask("select scope, subject, reason from backstay.kill_switches", ())
+        asked_killed = await transaction.ask(_SWITCHES, ())
         objects = await self.objects(transaction, proposal)
         row, alias = await asked_row.one(), await asked_alias.one()
         check_alias(alias, proposal)
@@ -115,6 +117,18 @@ class Admission:
                 raise
             return await self._claim_rejected(transaction, request, known, proposal, error.info)
         return await self._claim(transaction, request, known, proposal, plan)
+
+    async def plan(self, known: IntentRequest, proposal: Proposal) -> Plan:
+        """Judge an intent as `admit` does and write nothing: a dry run. Raises SagaError as admission refuses."""
+
+        async def work(transaction: Transaction) -> Plan:
+            switches = await transaction.all(_SWITCHES)
+            objects = await self.objects(transaction, proposal)
+            _check_switches(switches, known.caller, proposal)
+            await self._check_lineage(transaction, known, proposal)
+            return plan_for(proposal, objects, self.policy)
+
+        return await self.database.run(work)
 
     async def objects(self, transaction: Transaction, proposal: Proposal) -> dict[str, ObjectState]:
         """Read every object that a literal names: `kind:id` to its state."""

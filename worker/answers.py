@@ -1,14 +1,16 @@
 """Reading how intents stand, from the tables alone: the same answer whoever asks, and also while Temporal is away."""
 
 import re
+import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, LiteralString
 
 from activities.database import Database, Row, Transaction
 from activities.standing import ASK, EFFECTS, INTENT_COLUMNS, standing_of, step_reports
-from contracts.envelope import Envelope, IntentReport, Meta, Outcome, StepReport, StepState, intent_envelope
+from contracts.envelope import Envelope, IntentReport, Meta, Outcome, Status, StepReport, StepState, intent_envelope
 from contracts.errors import ErrorInfo, Phase, SagaError
+from contracts.proposal import Proposal
 from contracts.reasons import Reason
 from contracts.saga import IntentPhase, Standing
 
@@ -166,6 +168,39 @@ def not_found(intent_id: str) -> SagaError:
         details={"intent_id": intent_id},
         phase=Phase.VALIDATION,
     )
+
+
+def pending(proposal: Proposal) -> Envelope:
+    """Answer for an intent that is accepted and not admitted yet."""
+    steps = tuple(
+        StepReport(step_id=step.step_id, tool=step.contract.wire_name, state=StepState.PLANNED)
+        for step in proposal.steps
+    )
+    report = IntentReport(outcome=Outcome.PENDING, steps=steps, waiting_for="admission")
+    return intent_envelope(report, None, Meta(intent_id=proposal.intent_id, poll_after_ms=POLL_RUNNING_MS))
+
+
+def repeated(envelope: Envelope, proposal: Proposal) -> Envelope:
+    """Mark an answer as that of a repeat."""
+    meta = envelope.meta.model_copy(update={"duplicate": True, "duplicate_of": proposal.intent_id})
+    return envelope.model_copy(update={"meta": meta})
+
+
+def completed(envelope: Envelope, *, request_id: str, call_id: str | None, started: float) -> Envelope:
+    """Say about an answer what only the door knows; `started` is of the monotonic clock."""
+    poll = envelope.meta.poll_after_ms
+    if envelope.status is Status.PENDING and poll is None:
+        poll = POLL_RUNNING_MS
+    meta = envelope.meta.model_copy(
+        update={
+            "request_id": request_id,
+            "call_id": call_id,
+            "timestamp": now_text(),
+            "duration_ms": int((time.monotonic() - started) * 1000),
+            "poll_after_ms": poll,
+        }
+    )
+    return envelope.model_copy(update={"meta": meta})
 
 
 def now_text() -> str:

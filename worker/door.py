@@ -9,15 +9,14 @@ a 503 that may be sent again; the same post joins.
 import asyncio
 import secrets
 import time
-from collections.abc import Coroutine
 from datetime import timedelta
 from typing import Any, Final, Self
 
 import structlog
 from pydantic import ValidationError
-from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
+from temporalio.client import Client, WorkflowHandle
 from temporalio.common import Priority, WorkflowIDConflictPolicy, WorkflowIDReusePolicy
-from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
+from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from activities import audit
@@ -28,14 +27,7 @@ from activities.repeats import ALIAS, admit_repeat, check_alias
 from activities.tool import Pack
 from contracts.envelope import (
     Envelope,
-    IntentReport,
-    Meta,
-    Outcome,
-    Status,
-    StepReport,
-    StepState,
     error_envelope,
-    intent_envelope,
 )
 from contracts.errors import ErrorInfo, Phase, SagaError
 from contracts.intent import Caller, IntentRequest
@@ -47,8 +39,12 @@ from contracts.risk import DEFAULT_POLICY, Policy
 from contracts.saga import WORKFLOW
 from contracts.shape import shape_of
 from contracts.wire import decode_object, refusal
-from worker.answers import POLL_RUNNING_MS, Known, not_found, now_text, read_known
-from worker.places import CARRY_SECONDS_MAX, Places, Rests
+from worker.answers import Known, completed, find, not_found, pending, read_known, repeated
+from worker.listings import answer
+from worker.messages import Messages
+from worker.outlook import Outlook, outlook_of
+from worker.places import Carrier
+from worker.preview import preview_of
 from worker.settings import Settings
 
 log = structlog.get_logger(__name__)
@@ -86,10 +82,10 @@ class Door:
         self._registry = registry
         self._settings = settings
         self._admission = Admission(database, registry, packs, policy)
-        self._places = Places(in_flight_max)
-        self._rests = Rests(database)
-        self._background: set[asyncio.Task[Any]] = set()
-        self._notes = 0
+        self._carrier = Carrier(database, in_flight_max)
+        self._notes: set[asyncio.Task[None]] = set()
+        self.messages = Messages(client, database)
+        """What people say to running sagas: cancel, decide, resolve."""
 
     @classmethod
     def of(cls, client: Client, engine: Engine, settings: Settings, *, in_flight_max: int = 64) -> Self:
@@ -114,14 +110,9 @@ class Door:
 
     async def close(self) -> None:
         """Write the audit rows that are on their way, and stop following what was posted; sagas go on by themselves."""
-        notes = {task for task in self._background if task.get_name() == "note"}
-        if notes:
-            await asyncio.wait(notes, timeout=RPC_SECONDS)
-        for task in self._background:
-            task.cancel()
-        if self._background:
-            await asyncio.wait(self._background)
-        await self._rests.close()
+        if self._notes:
+            await asyncio.wait(set(self._notes), timeout=RPC_SECONDS)
+        await self._carrier.close()
 
     # --- posting ------------------------------------------------------------------------------------------------
 
@@ -143,7 +134,7 @@ class Door:
         waits for people; then the answer is 202 with `poll_after_ms`. `eager`: this process also has a worker.
         """
         started = time.monotonic()
-        request_id = f"req_{secrets.token_hex(8)}"
+        request_id = _request_id()
         try:
             request, proposal = await self._proposed(
                 body,
@@ -205,16 +196,16 @@ class Door:
     async def _post(self, request: IntentRequest, proposal: Proposal, wait: float, *, eager: bool) -> Envelope:
         if request.idempotency_key is not None and await self._is_alias(proposal, request.idempotency_key):
             return await self._repeat(request, proposal, wait)
-        await self._places.take()
+        await self._carrier.places.take()
         try:
             handle = await self._start(request, proposal, eager=eager)
         except WorkflowAlreadyStartedError:
-            self._places.give_back()
+            self._carrier.places.give_back()
             return await self._repeat(request, proposal, wait)
         except BaseException:
-            self._places.give_back()
+            self._carrier.places.give_back()
             raise
-        envelope = await self._follow(handle, proposal, wait, holds_place=True)
+        envelope = await self._carrier.follow(handle, proposal.intent_key, wait, holds_place=True)
         if envelope is None:
             known = await self._known(proposal)
             return pending(proposal) if known is None else known.envelope(duplicate=known.standing.epoch > 1)
@@ -252,6 +243,44 @@ class Door:
             raise down(error) from error
         return handle
 
+    async def plan(
+        self,
+        body: bytes,
+        caller: Caller,
+        *,
+        session_id: str | None = None,
+        business_reference: str | None = None,
+        call_id: str | None = None,
+    ) -> Envelope:
+        """Judge an intent as admission would, and write nothing; `data` is a `worker.preview.Preview`."""
+        started = time.monotonic()
+        try:
+            request, proposal = await self._proposed(
+                body,
+                caller,
+                session_id=session_id,
+                business_reference=business_reference,
+                idempotency_key=None,
+                call_id=call_id,
+            )
+            plan = await self._admission.plan(request, proposal)
+            known = await self._known(proposal)
+            before = known.report().outcome if known else None
+            envelope = answer(preview_of(plan, self._registry, before).model_dump(mode="json"))
+        except SagaError as error:
+            envelope = error_envelope(error.info)
+        return completed(envelope, request_id=_request_id(), call_id=call_id, started=started)
+
+    # --- what is there ------------------------------------------------------------------------------------------
+
+    async def show(self, tenant: str, intent_id: str) -> Envelope:
+        """Tell how an intent stands; raises SagaError as `worker.answers.find`."""
+        return (await find(self._database, tenant, intent_id)).envelope()
+
+    async def why(self, tenant: str, intent_id: str) -> Outlook:
+        """Tell what an intent waits for, what happens next and what a person can do; raises as `show`."""
+        return await outlook_of(self._client, await find(self._database, tenant, intent_id))
+
     # --- repeats ------------------------------------------------------------------------------------------------
 
     async def _repeat(self, request: IntentRequest, proposal: Proposal, wait: float) -> Envelope:
@@ -266,7 +295,7 @@ class Door:
             handle = self._client.get_workflow_handle(workflow_id, result_type=Envelope)
             if known is None:
                 await self._check_running(handle, proposal)
-            envelope = await self._follow(handle, proposal, wait, holds_place=False)
+            envelope = await self._carrier.follow(handle, proposal.intent_key, wait, holds_place=False)
             if envelope is None:
                 known = await self._known(proposal)
                 return repeated(pending(proposal) if known is None else known.envelope(), proposal)
@@ -311,58 +340,14 @@ class Door:
                 phase=Phase.VALIDATION,
             )
 
-    # --- following ----------------------------------------------------------------------------------------------
-
-    async def _follow(
-        self, handle: WorkflowHandle[Any, Envelope], proposal: Proposal, wait: float, *, holds_place: bool
-    ) -> Envelope | None:
-        """Wait for the outcome; None when the time is over, people are awaited, or only the tables know.
-
-        The place is given back when the saga ends or rests, also after this returned. Raises SagaError.
-        """
-        key = proposal.intent_key
-        result = asyncio.ensure_future(handle.result())
-        rest = self._rests.watch(key)
-        resting = asyncio.ensure_future(rest.wait())
-
-        async def settled(seconds: float) -> None:
-            await asyncio.wait({result, resting}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-
-        async def carry() -> None:
-            held = CARRY_SECONDS_MAX if holds_place else 0.0
-            try:
-                if holds_place:
-                    try:
-                        await settled(held)
-                    finally:
-                        self._places.give_back()
-                if wait > held:
-                    await settled(wait - held)
-            finally:
-                result.cancel()
-                resting.cancel()
-                await asyncio.wait({result, resting})
-                self._rests.forget(key)
-
-        self._in_background(carry(), "carry")
-        await settled(wait)
-        if not result.done() or result.cancelled():
-            return None
-        return outcome_of(result)
-
-    def _in_background(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        task = asyncio.create_task(work, name=name)
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
-
     # --- audit --------------------------------------------------------------------------------------------------
 
     def _note(self, caller: Caller, error: ErrorInfo, request_id: str) -> None:
         """Note a refusal once the answer is ready; a flood of them is dropped, not queued without end."""
-        if self._notes >= NOTES_MAX:
-            return
-        self._notes += 1
-        self._in_background(self._write_note(caller, error, request_id), "note")
+        if len(self._notes) < NOTES_MAX:
+            task = asyncio.create_task(self._write_note(caller, error, request_id))
+            self._notes.add(task)
+            task.add_done_callback(self._notes.discard)
 
     async def _write_note(self, caller: Caller, error: ErrorInfo, request_id: str) -> None:
         told = {
@@ -374,54 +359,10 @@ class Door:
             await self._database.run(lambda transaction: audit.door_refused(transaction, caller, told))
         except SagaError as failure:
             log.warning("a refusal was not noted", request_id=request_id, code=error.code.value, why=str(failure))
-        finally:
-            self._notes -= 1
 
 
-def outcome_of(result: "asyncio.Future[Envelope]") -> Envelope | None:
-    """Read what a run ended with; None when only the tables can tell (terminated, cancelled, Temporal away)."""
-    try:
-        return result.result()
-    except WorkflowFailureError as failure:
-        cause = failure.cause
-        if isinstance(cause, ApplicationError) and cause.details and isinstance(cause.details[0], dict):
-            return Envelope.model_validate(cause.details[0])
-        return None
-    except RPCError:
-        return None
-
-
-def pending(proposal: Proposal) -> Envelope:
-    """Answer for an intent that is accepted and not admitted yet."""
-    steps = tuple(
-        StepReport(step_id=step.step_id, tool=step.contract.wire_name, state=StepState.PLANNED)
-        for step in proposal.steps
-    )
-    report = IntentReport(outcome=Outcome.PENDING, steps=steps, waiting_for="admission")
-    return intent_envelope(report, None, Meta(intent_id=proposal.intent_id, poll_after_ms=POLL_RUNNING_MS))
-
-
-def repeated(envelope: Envelope, proposal: Proposal) -> Envelope:
-    """Mark an answer as that of a repeat."""
-    meta = envelope.meta.model_copy(update={"duplicate": True, "duplicate_of": proposal.intent_id})
-    return envelope.model_copy(update={"meta": meta})
-
-
-def completed(envelope: Envelope, *, request_id: str, call_id: str | None, started: float) -> Envelope:
-    """Say about an answer what only the door knows; `started` is of the monotonic clock."""
-    poll = envelope.meta.poll_after_ms
-    if envelope.status is Status.PENDING and poll is None:
-        poll = POLL_RUNNING_MS
-    meta = envelope.meta.model_copy(
-        update={
-            "request_id": request_id,
-            "call_id": call_id,
-            "timestamp": now_text(),
-            "duration_ms": int((time.monotonic() - started) * 1000),
-            "poll_after_ms": poll,
-        }
-    )
-    return envelope.model_copy(update={"meta": meta})
+def _request_id() -> str:
+    return f"req_{secrets.token_hex(8)}"
 
 
 def down(error: RPCError) -> SagaError:

@@ -159,7 +159,7 @@ class FaultInterceptor(Interceptor):
 
     async def _ended(self, fault: Fault) -> None:
         """Wait until somebody ends a pause; without a directory for ever."""
-        while self._directory is None or not (self._directory / f"{fault.marker}.end").exists():
+        while self._directory is None or not (self._directory / f"{fault.marker}.end").exists():  # noqa: ASYNC110 - a file
             await asyncio.sleep(LOOK_EVERY_SECONDS)
 
     def _is_first(self, fault: Fault) -> bool:

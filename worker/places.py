@@ -1,4 +1,4 @@
-"""Places at the door: how many intents are carried at a time, and when one gives its place back.
+"""Places at the door: how many intents are carried at a time, how they are followed, when one gives its place back.
 
 Every started saga needs a worker, database connections and Temporal's attention until it ends. A flood of starts that
 are all accepted at once starves the ones that could finish; so a post waits for its place, in order, and beyond a
@@ -6,9 +6,14 @@ bound it is told to come later. A saga that waits for people needs nothing, so i
 """
 
 import asyncio
-from typing import Final, LiteralString
+from typing import Any, Final, LiteralString
+
+from temporalio.client import WorkflowFailureError, WorkflowHandle
+from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError
 
 from activities.database import Database
+from contracts.envelope import Envelope
 from contracts.errors import Phase, SagaError
 from contracts.reasons import Reason
 
@@ -116,3 +121,70 @@ class Rests:
             for row in rows:
                 if (watched := self._watched.get(row["intent_key"])) is not None:
                     watched[0].set()
+
+
+class Carrier:
+    """Follows the sagas that were posted here, each in its place, until it ends, rests or takes long."""
+
+    def __init__(self, database: Database, in_flight_max: int) -> None:
+        """Carry at most `in_flight_max` at a time; rests are seen in `database`."""
+        self.places = Places(in_flight_max)
+        self._rests = Rests(database)
+        self._carried: set[asyncio.Task[None]] = set()
+
+    async def follow(
+        self, handle: WorkflowHandle[Any, Envelope], intent_key: str, wait_seconds: float, *, holds_place: bool
+    ) -> Envelope | None:
+        """Wait for the outcome; None when the time is over, people are awaited, or only the tables know.
+
+        A place that is held is given back when the saga ends, rests or takes long, also after this returned.
+        """
+        result = asyncio.ensure_future(handle.result())
+        resting = asyncio.ensure_future(self._rests.watch(intent_key).wait())
+
+        async def settled(seconds: float) -> None:
+            await asyncio.wait({result, resting}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+
+        async def carry() -> None:
+            held = CARRY_SECONDS_MAX if holds_place else 0.0
+            try:
+                if holds_place:
+                    try:
+                        await settled(held)
+                    finally:
+                        self.places.give_back()
+                if wait_seconds > held:
+                    await settled(wait_seconds - held)
+            finally:
+                result.cancel()
+                resting.cancel()
+                await asyncio.wait({result, resting})
+                self._rests.forget(intent_key)
+
+        task = asyncio.create_task(carry())
+        self._carried.add(task)
+        task.add_done_callback(self._carried.discard)
+        await settled(wait_seconds)
+        return None if not result.done() or result.cancelled() else _outcome_of(result)
+
+    async def close(self) -> None:
+        """Stop following; sagas go on by themselves."""
+        await asyncio.sleep(0)  # a task that has not begun has nothing yet that its cancellation would end
+        for task in self._carried:
+            task.cancel()
+        if self._carried:
+            await asyncio.wait(set(self._carried))
+        await self._rests.close()
+
+
+def _outcome_of(result: "asyncio.Future[Envelope]") -> Envelope | None:
+    """Read what a run ended with; None when only the tables can tell (terminated, cancelled, Temporal away)."""
+    try:
+        return result.result()
+    except WorkflowFailureError as failure:
+        cause = failure.cause
+        if isinstance(cause, ApplicationError) and cause.details and isinstance(cause.details[0], dict):
+            return Envelope.model_validate(cause.details[0])
+        return None
+    except RPCError:
+        return None

@@ -1,0 +1,223 @@
+"""What people say to a running saga, with a definite answer however the saga ends meanwhile.
+
+An update that reaches a saga in its last moment is answered by Temporal with "not found" or "aborted by closing
+workflow" (measured: `docs/driver.md`). The tables then tell what became of it: a decision, a resolution or a cancel
+that was recorded was taken, whoever heard the answer. Ids are made from what is said, so saying it twice is once.
+"""
+
+import asyncio
+from typing import Any, Final, Literal, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from temporalio.client import Client, WorkflowUpdateFailedError, WorkflowUpdateRPCTimeoutOrCancelledError
+from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError, RPCStatusCode
+
+from activities.database import Database
+from contracts.envelope import Cause, Envelope, Meta, Outcome, Status, error_envelope
+from contracts.errors import Phase, SagaError
+from contracts.keys import digest
+from contracts.problems import field_problems
+from contracts.reasons import Reason
+from contracts.saga import Cancellation, Decision, MessageAnswer, Resolution
+from contracts.shape import shape_of
+from contracts.wire import refusal
+from worker.answers import POLL_RUNNING_MS, Known, find, now_text
+
+ANSWER_SECONDS_MAX: Final = 20.0
+M = TypeVar("M", bound=BaseModel)
+Verdict = Literal["approve", "deny"]
+Verb = Literal["retry", "skip", "done", "close", "forward"]
+
+
+class Messages:
+    """Carries what people say to the sagas of a tenant; `intent_id` may be a unique beginning of one."""
+
+    def __init__(self, client: Client, database: Database) -> None:
+        """Speak through `client`, and look into `database` for what became of it."""
+        self._client = client
+        self._database = database
+
+    async def cancel(self, tenant: str, intent_id: str, *, requested_by: str, reason: str = "") -> Envelope:
+        """Ask a saga to stop; what landed is undone. Raises SagaError: TOO_LATE, INTENT_NOT_FOUND, INTERRUPTED."""
+        known = await find(self._database, tenant, intent_id)
+        message = _valid(Cancellation, {"reason": reason, "requested_by": requested_by})
+        if not known.standing.phase.is_final:
+            answer = await self._tell(known, "cancel", message)
+            if answer is not None:
+                return _envelope(known, answer, Reason.TOO_LATE)
+            known = await find(self._database, tenant, known.standing.intent_id)
+        if known.standing.cause is Cause.CANCELLED:
+            return _taken(known, "The intent was stopped.")
+        raise self._ended(known, Reason.TOO_LATE)
+
+    async def decide(
+        self,
+        tenant: str,
+        intent_id: str,
+        verdict: Verdict,
+        *,
+        approver: str,
+        step_id: str | None = None,
+        reason: str = "",
+        plan_digest: str | None = None,
+    ) -> Envelope:
+        """Approve or deny a step, or all that are asked; `plan_digest`: of the card that the person saw.
+
+        Raises SagaError: DECISION_INVALID, DECISION_LATE, NOT_ALLOWED, INTENT_NOT_FOUND, INTERRUPTED.
+        """
+        known = await find(self._database, tenant, intent_id)
+        plan = known.standing.plan
+        bound = plan_digest or (plan.digest if plan else None)
+        if bound is None:
+            raise SagaError(
+                Reason.DECISION_INVALID,
+                f"Intent {known.standing.intent_id} was rejected; there is nothing to decide.",
+                phase=Phase.APPROVAL,
+            )
+        identity = [known.intent_key, bound, step_id, verdict, approver]
+        message = _valid(
+            Decision,
+            {
+                "decision_id": f"d-{digest(identity)[:24]}",
+                "plan_digest": bound,
+                "verdict": verdict,
+                "approver": approver,
+                "step_id": step_id,
+                "reason": reason,
+            },
+        )
+        if not known.standing.phase.is_final:
+            answer = await self._tell(known, "decide", message)
+            if answer is not None:
+                return _envelope(known, answer, Reason.DECISION_LATE, step_id)
+            known = await find(self._database, tenant, known.standing.intent_id)
+        recorded = await self._database.one(
+            "select 1 from backstay.decisions where intent_key = %s and decision_id = %s limit 1",
+            (known.intent_key, message.decision_id),
+        )
+        if recorded is not None:
+            return _taken(known, "The decision was taken.", step_id)
+        raise self._ended(known, Reason.DECISION_LATE)
+
+    async def resolve(
+        self,
+        tenant: str,
+        intent_id: str,
+        verb: Verb,
+        *,
+        operator: str,
+        step_id: str | None = None,
+        evidence: str = "",
+    ) -> Envelope:
+        """Say how a parked saga goes on. Raises SagaError: RESOLUTION_INVALID, INTENT_NOT_FOUND, INTERRUPTED."""
+        known = await find(self._database, tenant, intent_id)
+        # Of this parking: the same verb may be needed again when it parks again.
+        since = known.row["parked_since"]
+        identity = [known.intent_key, step_id, verb, operator, since.isoformat() if since else None]
+        message = _valid(
+            Resolution,
+            {
+                "resolution_id": f"r-{digest(identity)[:24]}",
+                "verb": verb,
+                "operator": operator,
+                "step_id": step_id,
+                "evidence": evidence,
+            },
+        )
+        if not known.standing.phase.is_final:
+            answer = await self._tell(known, "resolve", message)
+            if answer is not None:
+                return _envelope(known, answer, Reason.RESOLUTION_INVALID, step_id)
+            known = await find(self._database, tenant, known.standing.intent_id)
+        recorded = await self._database.one(
+            "select 1 from backstay.resolutions where resolution_id = %s", (message.resolution_id,)
+        )
+        if recorded is not None:
+            return _taken(known, "The resolution was taken.", step_id)
+        raise self._ended(known, Reason.RESOLUTION_INVALID)
+
+    async def _tell(self, known: Known, update: str, message: BaseModel) -> MessageAnswer | None:
+        """Send an update and return the saga's answer; None when it ended meanwhile. Raises SagaError."""
+        handle = self._client.get_workflow_handle(known.row["workflow_id"])
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS_MAX):
+                answer: MessageAnswer = await handle.execute_update(  # pyright: ignore[reportUnknownMemberType] - of the SDK
+                    update, message, result_type=MessageAnswer
+                )
+        except WorkflowUpdateFailedError as failed:
+            return self._refused(failed)
+        except (TimeoutError, WorkflowUpdateRPCTimeoutOrCancelledError):
+            raise SagaError(
+                Reason.OUTCOME_UNKNOWN,
+                f"No worker answered for intent {known.standing.intent_id} in {ANSWER_SECONDS_MAX:.0f} seconds. The"
+                " message may still arrive; say the same again when a worker runs, it counts once.",
+                details={"intent_id": known.standing.intent_id, "seconds": ANSWER_SECONDS_MAX},
+            ) from None
+        except RPCError as error:
+            if error.status is RPCStatusCode.NOT_FOUND:
+                return None
+            raise SagaError(
+                Reason.DEPENDENCY_DOWN,
+                f"Temporal did not take the message ({error.status.name}); send it again.",
+                details={"status": error.status.name},
+            ) from error
+        return answer
+
+    def _refused(self, failed: WorkflowUpdateFailedError) -> MessageAnswer | None:
+        """Read why an update was refused; None when the saga closed over it. Raises SagaError."""
+        cause = failed.cause
+        if not isinstance(cause, ApplicationError) or cause.type is None or cause.type not in Reason.__members__:
+            return None
+        reason = Reason(cause.type)
+        if reason is Reason.TOO_LATE:
+            return None
+        raise SagaError(reason, cause.message)
+
+    def _ended(self, known: Known, late: Reason) -> SagaError:
+        standing = known.standing
+        if standing.phase.is_final:
+            return SagaError(
+                late,
+                f"Intent {standing.intent_id} ended {standing.phase}; this changed nothing.",
+                details={"intent_id": standing.intent_id, "outcome": standing.phase.value},
+            )
+        return SagaError(
+            Reason.INTERRUPTED,
+            f"Intent {standing.intent_id} has no run that could take this; `backstay sweep` starts one, then say it"
+            " again.",
+            details={"intent_id": standing.intent_id},
+        )
+
+
+def _valid(model: type[M], values: dict[str, Any]) -> M:
+    """Make a message. Raises SagaError(ARGUMENTS_INVALID) with every wrong field."""
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        raise refusal(Reason.ARGUMENTS_INVALID, field_problems(error, shape_of(model), values)) from None
+
+
+def _envelope(known: Known, answer: MessageAnswer, late: Reason, step_id: str | None = None) -> Envelope:
+    """Answer a person: 200 means taken, whatever the saga still has to do."""
+    meta = _meta(known, answer.outcome, step_id)
+    if answer.accepted:
+        data = {"accepted": True, "message": answer.message, "outcome": answer.outcome.value}
+        return Envelope(status_code=200, status=Status.SUCCESS, data=data, meta=meta)
+    error = answer.error or SagaError(late, answer.message, phase=Phase.APPROVAL).info
+    return error_envelope(error, meta)
+
+
+def _taken(known: Known, message: str, step_id: str | None = None) -> Envelope:
+    outcome = known.report().outcome
+    data = {"accepted": True, "message": message, "outcome": outcome.value}
+    return Envelope(status_code=200, status=Status.SUCCESS, data=data, meta=_meta(known, outcome, step_id))
+
+
+def _meta(known: Known, outcome: Outcome, step_id: str | None) -> Meta:
+    return Meta(
+        intent_id=known.standing.intent_id,
+        step_id=step_id,
+        timestamp=now_text(),
+        poll_after_ms=None if outcome.is_final else POLL_RUNNING_MS,
+    )
