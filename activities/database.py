@@ -2,8 +2,8 @@
 
 Every transaction of ours is write-once by key, so running it again after a lost connection, a deadlock or a
 serialisation failure is always right; `Database.run` does that, bounded, and says plainly when it gave up.
-Statements travel in libpq's pipeline mode: what is queued goes out with the next read or with the commit, so a
-step costs three round trips (measured; `docs/performance.md`).
+Statements travel in libpq's pipeline mode: what is queued goes out with the next read or with the commit, begin and
+commit too, so a step costs three round trips (measured; `docs/performance.md`).
 """
 
 import asyncio
@@ -27,7 +27,8 @@ ROLE_APP: Final = "backstay_app"
 ROLE_READONLY: Final = "backstay_readonly"
 LOCK_TIMEOUT_SECONDS: Final = 2.0
 STATEMENT_TIMEOUT_SECONDS: Final = 3.0
-IDLE_TIMEOUT_SECONDS: Final = 4.0
+TRANSACTION_TIMEOUT_SECONDS: Final = 4.0
+"""Of a whole transaction: in a pipeline the server never knows that it is idle, so the idle timeout does nothing."""
 POOL_WAIT_SECONDS: Final = 4.0
 TRANSACTION_ATTEMPTS_MAX: Final = 3
 
@@ -103,13 +104,18 @@ class Database:
         options = (
             f"-c role={role} -c lock_timeout={int(LOCK_TIMEOUT_SECONDS * 1000)}"
             f" -c statement_timeout={int(STATEMENT_TIMEOUT_SECONDS * 1000)}"
-            f" -c idle_in_transaction_session_timeout={int(IDLE_TIMEOUT_SECONDS * 1000)}"
+            f" -c transaction_timeout={int(TRANSACTION_TIMEOUT_SECONDS * 1000)}"
         )
         self._tracer = tracer
         self._pool: AsyncConnectionPool[psycopg.AsyncConnection[Row]] = AsyncConnectionPool(
             url,
             connection_class=psycopg.AsyncConnection[Row],
-            kwargs={"row_factory": dict_row, "options": options, "application_name": "backstay"},
+            kwargs={
+                "row_factory": dict_row,
+                "options": options,
+                "application_name": "backstay",
+                "autocommit": True,  # `run` says begin and commit itself: psycopg would wait for an answer to each
+            },
             min_size=1,
             max_size=connections_max,
             timeout=POOL_WAIT_SECONDS,
@@ -136,9 +142,14 @@ class Database:
         for attempt in range(1, TRANSACTION_ATTEMPTS_MAX + 1):
             last = attempt == TRANSACTION_ATTEMPTS_MAX
             try:
-                async with self._pool.connection() as connection, connection.pipeline():
-                    result = await work(Transaction(connection, self._tracer))
-                    await connection.commit()
+                async with self._pool.connection() as connection:
+                    async with connection.pipeline():
+                        await connection.execute("begin")
+                        result = await work(Transaction(connection, self._tracer))
+                        ended = await connection.execute("commit")
+                    # Leaving the pipeline sent what was queued and read every answer.
+                    if ended.statusmessage != "COMMIT":
+                        raise AssertionError(f"the transaction ended with {ended.statusmessage}: an error was swallowed")
                     return result
             except errors.LockNotAvailable as error:
                 raise SagaError(
@@ -147,8 +158,8 @@ class Database:
             except _AGAIN as error:
                 if last:
                     raise _down(error) from error
-            except (psycopg.OperationalError, PoolTimeout) as error:
-                if last or isinstance(error, (errors.QueryCanceled, PoolTimeout)):
+            except (psycopg.OperationalError, errors.TransactionTimeout, PoolTimeout) as error:
+                if last or isinstance(error, (errors.QueryCanceled, errors.TransactionTimeout, PoolTimeout)):
                     raise _down(error) from error
             await asyncio.sleep(0.02 * attempt)
         raise AssertionError("unreachable")  # pragma: no cover
