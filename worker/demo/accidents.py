@@ -44,8 +44,9 @@ async def killed(world: World) -> None:
     hold("phase before the kill", "ADMITTED", saga.phase)
     first = world.serials(posting)
     pid = world.kill_worker()
-    hold("acknowledged results before the kill", 0, await world.acknowledged(posting))
-    world.screen.note(f"SIGKILL to worker {pid}: both effects committed, none acknowledged. A new worker starts.")
+    told = await world.acknowledged(posting)
+    hold("acknowledgements of the debit before the kill", 0, told.count("debit_frozen_funds@1"))
+    world.screen.note(f"SIGKILL to worker {pid}: the debit is committed, not acknowledged. A new worker starts.")
     await world.start_worker()
     envelope = await world.outcome(posting)
 
@@ -87,8 +88,8 @@ async def cancelled(world: World) -> None:
         envelope = await world.outcome(posting)
         winner = _winner(world, posting, before, envelope)
         when = f"{lead_seconds:.1f} s after" if lead_seconds else "together with"
-        world.screen.fact(f"The debit went on {when} the cancel, and {winner} won: tables and envelope agree.")
-        world.screen.note(f"The cancel was answered: {answer}")
+        world.screen.fact(f"The debit went on {when} the cancel, and {winner} won; envelope and tables agree.")
+        world.screen.fact(f"The cancel was answered: {answer}")
 
 
 async def _cancel(world: World, posting: Posting) -> str:
@@ -167,6 +168,3 @@ async def parked(world: World) -> None:
     operator = world.settings.operator
     hold("resolutions", [{"step_id": "debit", "verb": "done", "operator": operator, "evidence": evidence}], resolved)
     world.screen.fact(f"{saga.phase}: {operator} said `done` for the debit; evidence: {evidence}.")
-    for step in (envelope.data or {})["steps"]:
-        if step["residue"]:
-            world.screen.fact(f"Residue, reported and not hidden: {step['residue']}.")

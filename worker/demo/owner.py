@@ -6,22 +6,13 @@ from typing import Final, Self
 
 import psycopg
 
-MERCHANT: Final = "S00000001"
-CASH: Final = "S00000002"
+from worker.demo.processes import ROOT
+
+ACCOUNTS: Final = ROOT / "examples" / "accounts.sql"
 CURRENT: Final = "A00000001"
 SAVINGS: Final = "A00000002"
 FRIEND: Final = "A00000003"
 SECOND: Final = "A00000004"
-
-_OPENED: Final = (
-    # account, principal, kind, cents
-    (MERCHANT, None, "MERCHANT", 0),
-    (CASH, None, "CASH", 0),
-    (CURRENT, "demo-customer", "CURRENT", 4_000_000),
-    (SAVINGS, "demo-customer", "SAVINGS", 50_000),
-    (FRIEND, "demo-friend", "CURRENT", 10_000),
-    (SECOND, "demo-customer", "CURRENT", 20_000),
-)
 
 
 class Owner:
@@ -40,17 +31,9 @@ class Owner:
         """Close the connection."""
         self._connection.close()
 
-    def open_accounts(self, tenant: str) -> int:
-        """Open the demo's accounts with their first balances; return how much there is, in cents."""
-        with self._connection.transaction():
-            for account_id, principal, kind, _ in _OPENED:
-                self._connection.execute(
-                    "select ledger.open_account(%s, %s, %s, %s, 'EUR')", (account_id, tenant, principal, kind)
-                )
-            for account_id, _, _, cents in _OPENED:
-                if cents:
-                    self._connection.execute("select ledger.fund_account(%s, %s, %s)", (account_id, CASH, cents))
-        return sum(cents for *_, cents in _OPENED)
+    def open_accounts(self) -> None:
+        """Open the accounts of the examples, with their first balances."""
+        self._connection.execute(ACCOUNTS.read_bytes())
 
     def close_account(self, account_id: str) -> None:
         """Close an account for good: nothing moves on it any more."""

@@ -23,7 +23,7 @@ async def approved(world: World) -> None:
     )
     before = world.tables.account(CURRENT)
     posting = await _asked(world, "05-over-the-threshold")
-    await world.command("approve", posting.intent_id, "all")
+    await world.command("approve", posting.intent_id)
     envelope = await world.outcome(posting)
 
     hold_outcome(envelope, Outcome.COMMITTED)
@@ -58,7 +58,7 @@ async def denied(world: World) -> None:
     )
     before = world.tables.account(CURRENT)
     posting = await _asked(world, "06-denied")
-    await world.command("deny", posting.intent_id, "all", "--reason", "One cargo bike is enough.")
+    await world.command("deny", posting.intent_id, "--reason", "One cargo bike is enough.")
     envelope = await world.outcome(posting)
 
     hold_outcome(envelope, Outcome.NOT_APPLIED, Cause.DENIED)

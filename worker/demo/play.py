@@ -28,7 +28,6 @@ from worker.demo.owner import Owner
 from worker.demo.screen import Screen
 from worker.demo.tables import Tables
 from worker.demo.verdict import close_books
-from worker.demo.words import cents
 from worker.demo.world import World
 from worker.door import Door
 from worker.messages import Messages
@@ -99,7 +98,7 @@ async def _play(stack: LocalStack, screen: Screen, began: float) -> str:
     migrate.upgrade(url)
     async with AsyncExitStack() as opened:
         owner, tables = opened.enter_context(Owner(url)), opened.enter_context(Tables(url))
-        total_cents = owner.open_accounts(settings.tenant)
+        owner.open_accounts()
         client = await Client.connect(stack.temporal_address, data_converter=pydantic_data_converter)
         database = await opened.enter_async_context(Database(url, connections_max=4))
         engine = Engine(database, load_packs())
@@ -117,21 +116,22 @@ async def _play(stack: LocalStack, screen: Screen, began: float) -> str:
             faults=Faults(stack.directory / "faults"),
         )
         await world.start_worker()
+        accounts = tables.number("select count(*) from ledger.accounts")
         screen.note(
             f"Ready in {time.monotonic() - began:.1f} s: PostgreSQL, Temporal, a worker (process {world.running.pid}),"
-            f" accounts with {cents(total_cents)}."
+            f" {accounts} accounts."
         )
         try:
             for number, scene in enumerate(SCENES, 1):
                 with _named(f"scene {number}"):
                     await scene(world)
             with _named("the books"):
-                return close_books(world)
+                line = await close_books(world)
         except Exception:
             screen.log("The end of the worker's log:", world.running.log_tail)
             raise
-        finally:
-            world.running.stop()
+    screen.note(f"All of it took {time.monotonic() - began:.0f} s; what was started is being taken down.")
+    return line
 
 
 @contextmanager

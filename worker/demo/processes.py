@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 ROOT: Final = Path(__file__).resolve().parents[2]
 BACKSTAY: Final = (sys.executable, "-c", "from worker.cli import main; main()")
 WORKER_START_SECONDS_MAX: Final = 60.0
-WORKER_STOP_SECONDS_MAX: Final = 20.0
 COMMAND_SECONDS_MAX: Final = 60.0
 LOOK_EVERY_SECONDS: Final = 0.05
 
@@ -63,7 +62,7 @@ class WorkerProcess:
         deadline = asyncio.get_running_loop().time() + WORKER_START_SECONDS_MAX
         while not await asyncio.to_thread(stack.temporal.is_polled, task_queue, since=since):
             if not process.is_alive() or asyncio.get_running_loop().time() > deadline:
-                raise DemoFailedError(f"the worker did not start; the end of its log:\n{log_tail(log)}")
+                raise DemoFailedError(f"the worker did not start; its log ends: {log_tail(log)}")
             await asyncio.sleep(LOOK_EVERY_SECONDS)
         return worker
 
@@ -80,10 +79,6 @@ class WorkerProcess:
     def kill(self) -> None:
         """End it with SIGKILL: no handler runs, nothing is finished."""
         self._process.kill_with_children()
-
-    def stop(self) -> None:
-        """End it in order."""
-        self._process.stop(signal.SIGTERM, timeout_seconds=WORKER_STOP_SECONDS_MAX)
 
 
 @dataclass(frozen=True, slots=True)

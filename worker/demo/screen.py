@@ -37,27 +37,31 @@ class Screen:
         self._console = console or Console(highlight=False, emoji=False)
         self._console.width = min(self._console.width, WIDTH_MAX)
         self._ascii = self._console.options.ascii_only
+        self._has_gap = False
 
     def opening(self, title: str, sentence: str) -> None:
         """Say what this is."""
-        self._console.print(Text(title, "bold"))
+        self._print(Text(title, "bold"))
         self._say(sentence)
 
     def note(self, text: str) -> None:
         """Say something beside the story."""
+        self._gap()
         self._say(text, "dim", indent=2)
 
     def log(self, title: str, text: str) -> None:
         """Show the end of a log, as it is."""
-        self._console.print(f"\n{title}", style="bold", markup=False)
+        self._gap()
+        self._print(Text(title, "bold"))
         self._console.print(text, style="dim", markup=False, soft_wrap=True)
 
     def scene(self, number: int, title: str, sentence: str) -> None:
         """Begin a scene: what it shows and why that matters, in one sentence."""
         head = f"{number}  {title}" if number else title
-        self._console.print("", Rule(Text(head, "bold cyan"), align="left", style="cyan"))
+        self._gap()
+        self._print(Rule(Text(head, "bold cyan"), align="left", style="cyan"))
         self._say(sentence, "italic")
-        self._console.print()
+        self._gap()
 
     @contextmanager
     def live(self) -> Generator[Callable[[RenderableType], None]]:
@@ -65,6 +69,8 @@ class Screen:
 
         Where nothing can be redrawn, only the last one is drawn, when the block ends without an error.
         """
+        self._gap()
+        self._has_gap = False
         last: list[RenderableType] = []
         if not self._console.is_terminal:
             yield last.append
@@ -76,13 +82,12 @@ class Screen:
 
     def command(self, answer: Answer) -> None:
         """Show a command as it was typed, and what it printed."""
+        self._gap()
+        self._say(f"$ {answer.command}", "bold", indent=2, hanging=2)
         lines = answer.output.splitlines()
-        shown = lines[:OUTPUT_LINES_MAX] + ["..."] * (len(lines) > OUTPUT_LINES_MAX)
-        self._console.print()
-        self._say(f"$ {answer.command}", "bold", indent=2)
-        for line in shown:
-            self._console.print(Text(f"  {line}", "dim"), no_wrap=True, overflow="ellipsis", crop=True)
-        self._console.print()
+        for line in lines[:OUTPUT_LINES_MAX] + ["..."] * (len(lines) > OUTPUT_LINES_MAX):
+            self._say(line.strip(), "dim", indent=2 + len(line) - len(line.lstrip()), hanging=2)
+        self._gap()
 
     def fact(self, text: str) -> None:
         """State what the tables say, after it was held against what was promised."""
@@ -94,7 +99,7 @@ class Screen:
 
     def ending(self, text: str, *, good: bool) -> None:
         """Print the last line, whole: it is read by programs."""
-        self._console.print("")
+        self._gap()
         self._console.print(Text(text, "bold green" if good else "bold red"), soft_wrap=True)
 
     def _block(self, drawing: RenderableType) -> None:
@@ -104,19 +109,29 @@ class Screen:
         for line in captured.get().splitlines():
             self._console.file.write(f"{line.rstrip()}\n")
 
-    def _say(self, text: str, style: str = "", *, indent: int = 0) -> None:
+    def _say(self, text: str, style: str = "", *, indent: int = 0, hanging: int = 0) -> None:
         """Print a paragraph, wrapped without blanks at the ends of lines."""
-        space = " " * indent
-        for line in textwrap.wrap(text, self._console.width, initial_indent=space, subsequent_indent=space):
-            self._console.print(Text(line, style))
+        first, others = " " * indent, " " * (indent + hanging)
+        for line in textwrap.wrap(text, self._console.width, initial_indent=first, subsequent_indent=others):
+            self._print(Text(line, style))
+
+    def _print(self, *lines: RenderableType) -> None:
+        self._console.print(*lines)
+        self._has_gap = False
+
+    def _gap(self) -> None:
+        """Print one empty line, unless there is one."""
+        if not self._has_gap:
+            self._console.print()
+        self._has_gap = True
 
     def _marked(self, status: str, text: str, label: str = "") -> None:
         mark, plain, colour = MARKS[status]
         head = f"  {plain if self._ascii else mark} {label and f'{label:<{LABEL_WIDTH}} '}"
         lines = textwrap.wrap(text, self._console.width - len(head)) or [""]
-        self._console.print(Text.assemble((head, colour), lines[0]))
+        self._print(Text.assemble((head, colour), lines[0]))
         for line in lines[1:]:
-            self._console.print(Text(" " * len(head) + line))
+            self._print(Text(" " * len(head) + line))
 
 
 def _indented(drawing: RenderableType) -> RenderableType:

@@ -85,10 +85,6 @@ class Tables:
         """Read rows."""
         return self._connection.execute(statement, params).fetchall()
 
-    def ask(self, query: str) -> list[Row]:
-        """Run a query from a file, as it stands there: a percent sign is a percent sign."""
-        return self._connection.execute(query.encode()).fetchall()
-
     def number(self, statement: LiteralString, params: Sequence[object] = ()) -> int:
         """Read one number."""
         row = self._connection.execute(statement, params).fetchone()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -173,10 +174,15 @@ class World:
         )
         return {row["step_id"]: row["transaction_id"] for row in rows}
 
-    async def acknowledged(self, posting: Posting) -> int:
-        """Count the results of steps and of admission that Temporal has been told."""
+    async def acknowledged(self, posting: Posting) -> list[str]:
+        """List the local activities whose results Temporal has been told."""
         history = await self.client.get_workflow_handle(posting.intent_id).fetch_history()
-        return sum(event.event_type == EventType.EVENT_TYPE_MARKER_RECORDED for event in history.events)
+        told: list[str] = []
+        for event in history.events:
+            if event.event_type == EventType.EVENT_TYPE_MARKER_RECORDED:
+                (about,) = event.marker_recorded_event_attributes.details["data"].payloads
+                told.append(json.loads(about.data)["activity_type"])
+        return told
 
     async def task_attempt(self, posting: Posting) -> int:
         """Read how often Temporal gave out the workflow task that brought the results."""

@@ -1,0 +1,21 @@
+-- The accounts that examples/intents name. Opening and funding is the owner's: no agent and no tool can do it.
+--
+--     psql -X -v ON_ERROR_STOP=1 -f examples/accounts.sql "$DATABASE_URL"
+
+begin;
+set local role backstay_owner;
+
+--                        account      tenant       principal        kind        currency
+select ledger.open_account('S00000001', 'demo-bank', null,            'MERCHANT', 'EUR');  -- the bicycle shop
+select ledger.open_account('S00000002', 'demo-bank', null,            'CASH',     'EUR');  -- where first balances are from
+select ledger.open_account('A00000001', 'demo-bank', 'demo-customer', 'CURRENT',  'EUR');
+select ledger.open_account('A00000002', 'demo-bank', 'demo-customer', 'SAVINGS',  'EUR');
+select ledger.open_account('A00000003', 'demo-bank', 'demo-friend',   'CURRENT',  'EUR');
+select ledger.open_account('A00000004', 'demo-bank', 'demo-customer', 'CURRENT',  'EUR');
+
+select ledger.fund_account('A00000001', 'S00000002', 4000000);
+select ledger.fund_account('A00000002', 'S00000002', 50000);
+select ledger.fund_account('A00000003', 'S00000002', 10000);
+select ledger.fund_account('A00000004', 'S00000002', 20000);
+
+commit;
