@@ -8,7 +8,6 @@ that follows from their contents alone. Arguments keep every byte and every arra
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 from contracts.base import JsonObject, JsonValue, as_array, as_object
 from contracts.graph import Node, direct_needs, ordered
@@ -17,7 +16,7 @@ from contracts.keys import canonical_json
 from contracts.shape import shape_of
 
 Ranks = dict[str, int]
-_Link = tuple[int, tuple[str, ...], tuple[str, ...]]
+_Neighbour = tuple[int, tuple[str, ...], tuple[str, ...]]
 """Rank of a neighbour, and how it is joined."""
 
 
@@ -87,12 +86,55 @@ def _line(nodes: Sequence[Node], identity: Mapping[str, JsonObject], filled: Map
     line = ordered(nodes)
     if all(before.step_id in node.needs for before, node in pairwise(line)):
         return line  # a chain has one order only
-    ranks = _refined(nodes, identity, _contents(nodes, identity))
-    ranks = _refined(nodes, filled, _joined(nodes, ranks, _contents(nodes, filled)))
-    while (twins := _first_twins(nodes, ranks)) is not None:
-        chosen = twins[0].step_id
-        ranks = _refined(nodes, filled, {step_id: 2 * rank + (step_id != chosen) for step_id, rank in ranks.items()})
-    return ordered(nodes, ranks)
+    by_identity, by_all = _Colours(nodes, identity), _Colours(nodes, filled)
+    while (twins := by_identity.first_twins()) is not None:
+        chosen = min(twins, key=by_all.ranks.__getitem__)
+        by_identity.single_out(chosen)
+        by_all.single_out(chosen)
+    return ordered(nodes, by_identity.ranks)
+
+
+class _Colours:
+    """Ranks that follow from contents alone, refined until neighbours tell nothing more.
+
+    Steps of one rank are interchangeable (see `canonical_form` for the exception); singling one out and refining
+    again orders the rest. The form of the key depends on the identity fields only, whoever is singled out; that the
+    choice goes by all arguments makes the form of the digest canonical as well.
+    """
+
+    def __init__(self, nodes: Sequence[Node], arguments: Mapping[str, JsonObject]) -> None:
+        self._links = list(_links(nodes, arguments))
+        self.ranks = self._refined(_contents(nodes, arguments))
+
+    def first_twins(self) -> list[str] | None:
+        """Find the steps of the lowest rank that several share, as posted."""
+        classes: dict[int, list[str]] = {}
+        for step_id, rank in self.ranks.items():
+            classes.setdefault(rank, []).append(step_id)
+        shared = [rank for rank, members in classes.items() if len(members) > 1]
+        return classes[min(shared)] if shared else None
+
+    def single_out(self, chosen: str) -> None:
+        """Let one step come before all others of its rank."""
+        self.ranks = self._refined({step_id: 2 * rank + (step_id != chosen) for step_id, rank in self.ranks.items()})
+
+    def _refined(self, ranks: Ranks) -> Ranks:
+        """Tell steps apart by their neighbours' ranks, in both directions, until nothing changes."""
+        while True:
+            after: dict[str, list[_Neighbour]] = {step_id: [] for step_id in ranks}
+            before: dict[str, list[_Neighbour]] = {step_id: [] for step_id in ranks}
+            for source, user, target, path in self._links:
+                after[source].append((ranks[user], target, path))
+                before[user].append((ranks[source], target, path))
+            finer = _ranked(
+                {
+                    step_id: (rank, tuple(sorted(before[step_id])), tuple(sorted(after[step_id])))
+                    for step_id, rank in ranks.items()
+                }
+            )
+            if len(set(finer.values())) == len(set(ranks.values())):
+                return finer
+            ranks = finer
 
 
 def _contents(nodes: Sequence[Node], arguments: Mapping[str, JsonObject]) -> Ranks:
@@ -102,37 +144,13 @@ def _contents(nodes: Sequence[Node], arguments: Mapping[str, JsonObject]) -> Ran
     )
 
 
-def _joined(nodes: Sequence[Node], first: Ranks, then: Ranks) -> Ranks:
-    return _ranked({node.step_id: (first[node.step_id], then[node.step_id]) for node in nodes})
-
-
-def _refined(nodes: Sequence[Node], arguments: Mapping[str, JsonObject], ranks: Ranks) -> Ranks:
-    """Tell steps apart by their neighbours' ranks until nothing changes (colour refinement over both directions).
-
-    Of the bindings only those inside `arguments` count; every need counts.
-    """
-    links = list(_links(nodes, arguments))
-    while True:
-        after: dict[str, list[_Link]] = {node.step_id: [] for node in nodes}
-        feeds: dict[str, list[_Link]] = {node.step_id: [] for node in nodes}
-        for source, user, target, path in links:
-            after[source].append((ranks[user], target, path))
-            feeds[user].append((ranks[source], target, path))
-        finer = _ranked(
-            {
-                step_id: (rank, tuple(sorted(feeds[step_id])), tuple(sorted(after[step_id])))
-                for step_id, rank in ranks.items()
-            }
-        )
-        if len(set(finer.values())) == len(set(ranks.values())):
-            return finer
-        ranks = finer
-
-
 def _links(
     nodes: Sequence[Node], arguments: Mapping[str, JsonObject]
 ) -> Iterator[tuple[str, str, tuple[str, ...], tuple[str, ...]]]:
-    """List which step feeds which, and how: target and source path of a binding, nothing for a mere need."""
+    """List which step feeds which, and how: target and source path of a binding, nothing for a mere need.
+
+    Of the bindings only those inside `arguments` count; every need counts.
+    """
     direct = direct_needs(ordered(nodes))
     for node in nodes:
         for need in direct[node.step_id]:
@@ -146,12 +164,3 @@ def _ranked(values: Mapping[str, JsonValue]) -> Ranks:
     """Number the distinct values in their own order."""
     number = {value: index for index, value in enumerate(sorted(set(values.values())))}
     return {step_id: number[value] for step_id, value in values.items()}
-
-
-def _first_twins(nodes: Sequence[Node], ranks: Ranks) -> list[Node] | None:
-    """Find the lowest rank that several steps share."""
-    classes: dict[int, list[Node]] = {}
-    for node in nodes:
-        classes.setdefault(ranks[node.step_id], []).append(node)
-    shared = [rank for rank, members in classes.items() if len(members) > 1]
-    return classes[min(shared)] if shared else None

@@ -19,14 +19,14 @@ INTENT_ID_PATTERN: Final = r"^int_[a-z2-7]{26}$"
 TOOL_PATTERN: Final = r"^[a-z][a-z0-9_]{0,63}(@[1-9][0-9]{0,2})?$"
 IDEMPOTENCY_KEY_PATTERN: Final = r"^[\x21-\x7e]{1,255}$"
 
-StepId = Annotated[str, Field(pattern=STEP_ID_PATTERN)]
+StepId = Annotated[str, Field(pattern=STEP_ID_PATTERN, examples=["freeze"])]
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 
 
 class StepRequest(Contract):
     """One tool call. `needs` missing means: after the step before it; `[]` means: independent."""
 
-    step_id: Annotated[StepId, Field(examples=["freeze"])]
+    step_id: StepId
     tool: Annotated[str, Field(pattern=TOOL_PATTERN, examples=["freeze_account_funds@1"])]
     arguments: Annotated[JsonObject, Field(examples=[{"amount_cents": 12_500, "currency": "EUR"}])]
     needs: Annotated[tuple[StepId, ...], Field(max_length=STEPS_MAX, strict=False, examples=[["freeze"]])] | None = None

@@ -11,10 +11,10 @@ from typing import Final
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from contracts.base import JsonValue
+from contracts.base import JsonObject, JsonValue
 from contracts.errors import FieldProblem
 from contracts.shape import Place, Shape, below
-from contracts.wire import Path, path_text, shown
+from contracts.wire import PROBLEMS_MAX, Fault, Path, path_text, problem, shown
 
 MESSAGE_LENGTH_MAX: Final = 300
 
@@ -69,14 +69,15 @@ def field_problems(
     skip: Callable[[Path], bool] | None = None,
     sensitive: frozenset[str] = frozenset(),
 ) -> tuple[FieldProblem, ...]:
-    """Say what is wrong with `value`, which stands at `at` in the whole; `skip` drops problems by their path below it.
+    """Say what is wrong with `value`, which stands at `at` in the whole; at most `PROBLEMS_MAX` places.
 
-    Values are quoted short and escaped; those of `sensitive` fields (names at the top of `value`) not at all.
+    `skip` drops problems by their path below `at`. Values are quoted short and escaped; those of `sensitive` fields
+    (names at the top of `value`) not at all.
     """
     problems: list[FieldProblem] = []
     for details in error.errors(include_url=False, include_context=False):
         path, place, parent = _located(details["loc"], shape, value)
-        if skip is None or not skip(path):
+        if len(problems) < PROBLEMS_MAX and (skip is None or not skip(path)):
             hidden = bool(path) and path[0] in sensitive
             problems.append(_problem(details, shape, place, parent, path_text((*at, *path)), hidden=hidden))
     return tuple(problems)
@@ -87,12 +88,14 @@ def problem_at(path: Path, code: str, message: str, allowed: str, example: JsonV
     return FieldProblem(path=path_text(path), code=code, message=_clean(message), allowed=allowed, example=example)
 
 
-def informed(problem: FieldProblem, shape: Shape, path: Path, value: JsonValue) -> FieldProblem:
-    """Say about a problem of the wire what the schema knows: what is allowed just here, and an example."""
+def informed(fault: Fault, shape: Shape, path: Path, value: JsonValue, *, hidden: bool = False) -> FieldProblem:
+    """Say about a fault of the wire what the schema knows of `path` in `value`: what is allowed there, an example."""
+    known: JsonObject = {"message": "The value is refused."} if hidden else {}
     place = shape.at(path, value)
-    if place is None:
-        return problem
-    return problem.model_copy(update={"allowed": shape.allowed(place), "example": shape.example(place)})
+    if place is not None:
+        known["example"] = shape.example(place)
+        known |= {"allowed": shape.allowed(place)} if fault.is_about_type else {}
+    return problem(fault).model_copy(update=known)
 
 
 def _located(loc: tuple[int | str, ...], shape: Shape, value: JsonValue) -> tuple[Path, Place | None, Place | None]:

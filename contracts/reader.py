@@ -22,17 +22,18 @@ from contracts.tool import AnyContract
 from contracts.wire import (
     BODY_BYTES_MAX,
     INTEGER_MAX,
+    PROBLEMS_MAX,
     Fault,
     Path,
     faults,
     path_text,
-    problem,
     refusal,
     shown,
     too_large,
 )
 
 _BINDING_EXAMPLE: Final = {FROM: "freeze.hold_id"}
+_OFFERS_MAX: Final = 10
 _STEP_ID: Final = re.compile(STEP_ID_PATTERN)
 _BINDING_ALLOWED: Final = f'{{"{FROM}": "step_id.output_field"}}, nothing beside it'
 
@@ -63,7 +64,7 @@ class _Step:
     step_id: str
     contract: AnyContract | None
     arguments: JsonObject | None
-    needs: tuple[str, ...] | None
+    needs: list[JsonValue] | None
     bindings: tuple[Binding, ...] = ()
     malformed: tuple[Path, ...] = ()
 
@@ -120,7 +121,7 @@ class _Reading:
             step_id=step_id if isinstance(step_id, str) and _STEP_ID.fullmatch(step_id) else f"#{index}",
             contract=self._resolve_tool(index, raw.get("tool")),
             arguments=arguments,
-            needs=None if needs is None else tuple(need for need in needs if isinstance(need, str)),
+            needs=None if needs is None else needs[:STEPS_MAX],
             bindings=bindings,
             malformed=malformed,
         )
@@ -169,65 +170,84 @@ class _Reading:
         return step.at("arguments", *path) in self._told or any(path[: len(place)] == place for place in bound)
 
     def _check_bindings(self, step: _Step, by_id: dict[str, _Step]) -> None:
-        for path in step.malformed:
+        """Check each binding by itself; what else would fit is said only of as many as are told."""
+        for path in step.malformed[:PROBLEMS_MAX]:
             message = f"An object with {FROM} is a binding, and this is none."
-            self._say(step.at("arguments", *path), "binding_malformed", message, _BINDING_ALLOWED, _BINDING_EXAMPLE)
+            self._say_binding(step, by_id, path, "binding_malformed", message)
         for binding in step.bindings:
-            path = step.at("arguments", *binding.target)
             source = by_id.get(binding.step_id)
-            others = ", ".join(step_id for step_id in by_id if step_id != step.step_id)
-            if source is None or source is step:
-                why = "the step itself" if source is step else "no step of this intent"
-                message = f"The binding {binding.source_text} names {why}."
-                self._say(path, "binding_dangling", message, f"an output of one of: {others}", _BINDING_EXAMPLE)
+            if len(self.problems) >= PROBLEMS_MAX:
+                return
+            if source is None:
+                message = f"The binding {binding.source_text} names no step of this intent."
+                self._say_binding(step, by_id, binding.target, "binding_dangling", message)
+            elif source is step:
+                message = f"The binding {binding.source_text} names the step itself."
+                self._say_binding(step, by_id, binding.target, "binding_cycle", message)
             elif source.contract is not None and step.contract is not None:
-                self._check_fit(step, source.contract, step.contract, binding)
+                self._check_fit(step, source.contract, step.contract, binding, by_id)
 
-    def _check_fit(self, step: _Step, producer: AnyContract, consumer: AnyContract, binding: Binding) -> None:
+    def _check_fit(
+        self,
+        step: _Step,
+        producer: AnyContract,
+        consumer: AnyContract,
+        binding: Binding,
+        by_id: dict[str, _Step],
+    ) -> None:
         output, arguments = shape_of(producer.output, "serialization"), shape_of(consumer.input)
         source, target = source_place(output, binding.source), arguments.at(binding.target, step.arguments)
         if target is None:
             return  # an unknown field, and told as such
-        why = None if source is None else misfit(output, source, arguments, target)
-        if source is not None and why is None:
-            return
-        fields = dict(output.fields(output.root))
-        fitting = [
-            f"{binding.step_id}.{name}"
-            for name, field in fields.items()
-            if misfit(output, field, arguments, target) is None
-        ]
-        code, message = "binding_misfit", f"{binding.source_text} does not fit: {why}."
         if source is None:
-            names = ", ".join(fields)
-            code = "binding_dangling"
+            names = ", ".join(name for name, _ in output.fields(output.root))
             message = f"{producer.wire_name} has no output {'.'.join(binding.source)}; it has: {names}."
-        self._say(
-            step.at("arguments", *binding.target),
-            code,
-            message,
-            f"one of: {', '.join(fitting)}" if fitting else f"a value, as no output of {producer.wire_name} fits",
-            {FROM: fitting[0]} if fitting else arguments.example(target),
-        )
+            self._say_binding(step, by_id, binding.target, "binding_dangling", message)
+        elif (why := misfit(output, source, arguments, target)) is not None:
+            message = f"{binding.source_text} does not fit: {why}."
+            self._say_binding(step, by_id, binding.target, "binding_misfit", message)
+
+    def _say_binding(self, step: _Step, by_id: dict[str, _Step], path: Path, code: str, message: str) -> None:
+        """Tell of a wrong binding, with the outputs of earlier steps that would fit, else with a value that would."""
+        shape = None if step.contract is None else shape_of(step.contract.input)
+        target = None if shape is None else shape.at(path, step.arguments)
+        if shape is None or target is None or not path:
+            self._say(step.at("arguments", *path), code, message, _BINDING_ALLOWED, _BINDING_EXAMPLE)
+            return
+        offers = [
+            f"{source.step_id}.{name}"
+            for source in by_id.values()
+            if source.index < step.index and source.contract is not None and _STEP_ID.fullmatch(source.step_id)
+            for output in [shape_of(source.contract.output, "serialization")]
+            for name, field in output.fields(output.root)
+            if misfit(output, field, shape, target) is None
+        ][:_OFFERS_MAX]
+        literal = shape.allowed(target)
+        allowed = f"{literal}; or a binding to one of: {', '.join(offers)}" if offers else literal
+        example = {FROM: offers[0]} if offers else shape.example(target)
+        self._say(step.at("arguments", *path), code, message, allowed, example)
 
     def _check_needs(self, step: _Step, by_id: dict[str, _Step]) -> None:
-        others = [step_id for step_id in by_id if step_id != step.step_id]
+        others = [step_id for step_id in by_id if step_id != step.step_id and _STEP_ID.fullmatch(step_id)]
+        allowed = f"one of: {', '.join(others)}" if others else "[], as there is no other step"
         seen: set[str] = set()
-        for number, need in enumerate(step.needs or ()):
-            if need not in by_id:
-                why, code = f"There is no step {shown(need)}.", "needs_unknown"
-            elif need == step.step_id:
+        for number, need in enumerate(step.needs or []):
+            if not isinstance(need, str) or not _STEP_ID.fullmatch(need):
+                continue  # the shape's problem
+            if need == step.step_id:
                 why, code = "A step cannot need itself.", "needs_cycle"
+            elif need not in by_id:
+                why, code = f"There is no step {shown(need)}.", "needs_unknown"
             elif need in seen:
                 why, code = f"{shown(need)} stands here twice.", "needs_duplicate"
             else:
                 seen.add(need)
                 continue
-            self._say(step.at("needs", number), code, why, f"one of: {', '.join(others)}", next(iter(others), None))
+            self._say(step.at("needs", number), code, why, allowed, next(iter(others), None))
 
     def _node(self, step: _Step, steps: list[_Step]) -> Node:
         before = (steps[step.index - 1].step_id,) if step.index else ()
-        needs = before if step.needs is None else step.needs
+        needs = before if step.needs is None else tuple(step.needs)
         bound = (binding.step_id for binding in step.bindings)
         if step.contract is None or step.arguments is None:  # pragma: no cover - a problem was told
             raise AssertionError(step.step_id)
@@ -240,11 +260,12 @@ class _Reading:
         for step_id, need in zip(cycle, (*cycle[1:], *cycle[:1]), strict=True):
             step = by_id[step_id]
             bound = [binding for binding in needs[step_id].bindings if binding.step_id == need]
-            path = step.at("arguments", *bound[0].target) if bound else step.at("needs")
             message = f"These steps wait for each other: {line}."
-            self._say(
-                path, "binding_cycle" if bound else "needs_cycle", message, "steps that wait only for earlier ones", []
-            )
+            if bound:
+                self._say_binding(step, by_id, bound[0].target, "binding_cycle", message)
+            else:
+                allowed = "ids of steps that do not wait for this one"
+                self._say(step.at("needs"), "needs_cycle", message, allowed, [])
 
 
 def _informed(fault: Fault, given: JsonObject, registry: Registry) -> FieldProblem:
@@ -256,8 +277,9 @@ def _informed(fault: Fault, given: JsonObject, registry: Registry) -> FieldProbl
         tool = raw.get("tool")
         contract = registry.find(tool) if isinstance(tool, str) else None
         if contract is not None:
-            return informed(problem(fault), shape_of(contract.input), path[3:], raw.get("arguments"))
-    return informed(problem(fault), shape_of(Intent), path, given)
+            hidden = path[3:4] != () and path[3] in contract.sensitive_fields
+            return informed(fault, shape_of(contract.input), path[3:], raw.get("arguments"), hidden=hidden)
+    return informed(fault, shape_of(Intent), path, given)
 
 
 def _readable(value: JsonValue) -> JsonValue:

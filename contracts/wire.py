@@ -30,7 +30,7 @@ _SHOWN_MAX: Final = 40
 _SHOWN_INTEGER_MAX: Final = 10**_SHOWN_MAX
 _INTEGER_DIGITS_MAX: Final = 17
 # An unclosed string is one token up to the end: scanning stays linear on hostile text.
-_BRACKETS: Final = re.compile(r'"(?:[^"\\]++|\\.)*+"?|[\[{]|[\]}]', re.DOTALL)
+_STRUCTURE: Final = re.compile(r'"(?:[^"\\]++|\\.)*+"?|[\[\]{},]', re.DOTALL)
 _BAD_TEXT: Final = re.compile("[\x00\ud800-\udfff]")
 _NOT_PRINTED: Final = re.compile(r"[^\x20-\x7e]")
 
@@ -48,6 +48,11 @@ class Fault(NamedTuple):
     example: JsonValue
     is_malformed: bool
     """True when the text itself is no JSON that everybody reads alike: the answer is then 400, not 422."""
+
+    @property
+    def is_about_type(self) -> bool:
+        """True when the field's own bounds say best what is allowed instead."""
+        return self.code in ("integers_only", "integer_range", "not_json")
 
 
 class _Unreadable(float):
@@ -92,8 +97,8 @@ def decode_object(body: bytes) -> JsonObject:
         raise _malformed(f"The body is not UTF-8: byte {error.start} does not belong there.") from error
     if not text.lstrip(" \t\r\n").startswith("{"):
         raise _malformed("The body is not one JSON object: it has to begin with {.")
-    if text.count("[") + text.count("{") > DEPTH_MAX and _depth(text) > DEPTH_MAX:
-        raise _malformed(f"The body is nested more than {DEPTH_MAX} levels deep.")
+    if (oversize := _oversize(text)) is not None:
+        raise _malformed(oversize)
     try:
         value: JsonObject = json.loads(text, object_pairs_hook=_object, parse_int=_integer, parse_float=_Unreadable)
     except json.JSONDecodeError as error:
@@ -214,36 +219,43 @@ def _integer(text: str) -> int | float:
     return int(text)
 
 
-def _depth(text: str) -> int:
-    """Count the deepest nesting without recursion; stops as soon as it is too deep."""
-    depth = 0
-    for match in _BRACKETS.finditer(text):
+def _oversize(text: str) -> str | None:
+    """Say how a text is too deep or too long before anything is built from it; linear, and stops at the limit."""
+    if text.count("[") + text.count("{") <= DEPTH_MAX and text.count(",") < VALUES_MAX:
+        return None
+    depth = commas = 0
+    for match in _STRUCTURE.finditer(text):
         first = text[match.start()]
         if first in "[{":
             depth += 1
             if depth > DEPTH_MAX:
-                return depth
+                return f"The body is nested more than {DEPTH_MAX} levels deep."
         elif first in "]}":
             depth -= 1
-    return depth
+        elif first == ",":
+            commas += 1
+            if commas >= VALUES_MAX:
+                return f"There are more than {VALUES_MAX} values in the body."
+    return None
 
 
 def _walk(root: JsonValue) -> Iterator[Fault]:
     """Visit every value in document order, without recursion and with a bound."""
     stack: list[tuple[Path, JsonValue]] = [((), root)]
-    visited = 0
+    met = 1
     while stack:
         path, value = stack.pop()
-        visited += 1
-        if visited > VALUES_MAX:
-            yield _text_fault((), "too_many_values", f"There are more than {VALUES_MAX} values.", "fewer values")
-            return
         if isinstance(value, str):
             yield from _text_faults(path, value)
         elif isinstance(value, dict | list):
+            inside = [((*path, key), item) for key, item in items_of(value) if _is_key(key)]
+            met += len(inside)
+            if met > VALUES_MAX:
+                yield _text_fault((), "too_many_values", f"There are more than {VALUES_MAX} values.", "fewer values")
+                return
             if len(path) < DEPTH_MAX:
                 yield from _key_faults(path, value)
-                stack.extend(reversed([((*path, key), item) for key, item in items_of(value) if _is_key(key)]))
+                stack.extend(reversed(inside))
             else:
                 message = f"Nested more than {DEPTH_MAX} levels deep."
                 yield _text_fault(path, "too_deep", message, f"at most {DEPTH_MAX} levels")

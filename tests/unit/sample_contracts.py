@@ -8,7 +8,17 @@ from pydantic import Field
 from contracts.base import Contract
 from contracts.reasons import Reason
 from contracts.registry import Registry
-from contracts.tool import Access, AmountUse, Description, Duty, Example, ResourceUse, SideEffect, ToolContract
+from contracts.tool import (
+    Access,
+    AmountUse,
+    AnyContract,
+    Description,
+    Duty,
+    Example,
+    ResourceUse,
+    SideEffect,
+    ToolContract,
+)
 
 AMOUNT_CENTS_MAX = 10_000_000_000
 
@@ -122,7 +132,7 @@ def describe(does: str) -> Description:
     )
 
 
-FREEZE = ToolContract(
+FREEZE: AnyContract = ToolContract(
     name="freeze_sample_funds",
     title="Freeze funds",
     description=describe("Holds an amount on an account."),
@@ -141,7 +151,7 @@ FREEZE = ToolContract(
         ),
     ),
 )
-DEBIT = ToolContract(
+DEBIT: AnyContract = ToolContract(
     name="debit_sample_funds",
     title="Debit funds",
     description=describe("Captures a hold."),
@@ -158,7 +168,7 @@ DEBIT = ToolContract(
         ),
     ),
 )
-REFUND = ToolContract(
+REFUND: AnyContract = ToolContract(
     name="refund_sample_debit",
     title="Refund a debit",
     description=describe("Gives money back for good."),
@@ -172,7 +182,7 @@ REFUND = ToolContract(
     owner="samples",
     examples=DEBIT.examples,
 )
-NOTE = ToolContract(
+NOTE: AnyContract = ToolContract(
     name="write_sample_note",
     title="Write a note",
     description=describe("Writes a note that cannot fail."),
@@ -189,7 +199,7 @@ NOTE = ToolContract(
         ),
     ),
 )
-BALANCE = ToolContract(
+BALANCE: AnyContract = ToolContract(
     name="check_sample_balance",
     title="Check a balance",
     description=describe("Reads a balance."),
