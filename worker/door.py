@@ -42,9 +42,10 @@ from contracts.wire import decode_object, refusal
 from worker.answers import Known, completed, find, not_found, pending, read_known, repeated
 from worker.listings import answer
 from worker.messages import Messages
-from worker.outlook import Outlook, outlook_of
+from worker.outlook import Outlook, outlook_before_admission, outlook_of
 from worker.places import Carrier
 from worker.preview import preview_of
+from worker.runs import unadmitted
 from worker.settings import Settings
 
 log = structlog.get_logger(__name__)
@@ -233,7 +234,7 @@ class Door:
                 id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE_FAILED_ONLY,
                 id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
                 task_timeout=timedelta(seconds=self._settings.workflow_task_timeout_seconds),
-                memo={"body_digest": proposal.body_digest},
+                memo={"body_digest": proposal.body_digest, "tenant": proposal.caller.tenant},
                 static_summary=tools[:_SUMMARY_LENGTH_MAX],
                 request_eager_start=eager,
                 priority=Priority(fairness_key=proposal.caller.tenant[:_FAIRNESS_KEY_LENGTH_MAX]),
@@ -274,12 +275,22 @@ class Door:
     # --- what is there ------------------------------------------------------------------------------------------
 
     async def show(self, tenant: str, intent_id: str) -> Envelope:
-        """Tell how an intent stands; raises SagaError as `worker.answers.find`."""
-        return (await find(self._database, tenant, intent_id)).envelope()
+        """Tell how an intent stands, also before admission; raises SagaError as `worker.answers.find`."""
+        try:
+            return (await find(self._database, tenant, intent_id)).envelope()
+        except SagaError as error:
+            if error.reason is not Reason.INTENT_NOT_FOUND:
+                raise
+        return await unadmitted(self._client, tenant, intent_id)
 
     async def why(self, tenant: str, intent_id: str) -> Outlook:
         """Tell what an intent waits for, what happens next and what a person can do; raises as `show`."""
-        return await outlook_of(self._client, await find(self._database, tenant, intent_id))
+        try:
+            return await outlook_of(self._client, await find(self._database, tenant, intent_id))
+        except SagaError as error:
+            if error.reason is not Reason.INTENT_NOT_FOUND:
+                raise
+        return await outlook_before_admission(self._client, tenant, intent_id)
 
     # --- repeats ------------------------------------------------------------------------------------------------
 

@@ -9,10 +9,13 @@ from activities.decisions import verbs_for
 from contracts.base import JsonObject, Record
 from contracts.envelope import Cause, Envelope, Meta, Outcome, Status
 from contracts.errors import ErrorInfo, Phase, SagaError
+from contracts.keys import canonical_json
 from contracts.plan import Plan
+from contracts.proposal import Proposal
 from contracts.reasons import Reason
+from contracts.registry import Registry
 from contracts.saga import IntentPhase, ParkReason, Standing
-from contracts.tool import SideEffect
+from contracts.tool import AnyContract, SideEffect
 from worker.answers import now_text
 
 LIST_MAX: Final = 200
@@ -157,6 +160,72 @@ async def account(database: Database, tenant: str, account_id: str) -> Envelope:
             phase=Phase.VALIDATION,
         )
     return answer(found)
+
+
+def key_of(proposal: Proposal, business_reference: str | None) -> JsonObject:
+    """Show the canonical form of an intent; its sha256 is the intent key."""
+    caller, intent = proposal.caller, proposal.intent
+    canonical = canonical_json(
+        [
+            caller.tenant,
+            caller.principal,
+            intent.session_id,
+            proposal.canonical_steps,
+            business_reference,
+            intent.occurrence,
+            proposal.attempt,
+        ]
+    )
+    return {
+        "intent_key": proposal.intent_key,
+        "intent_id": proposal.intent_id,
+        "body_digest": proposal.body_digest,
+        "canonical": canonical.decode(),
+    }
+
+
+def tool_list(registry: Registry) -> JsonObject:
+    """List the tools by name."""
+    return {
+        "tools": [
+            {
+                "tool": contract.wire_name,
+                "title": contract.title,
+                "side_effect": contract.side_effect.value,
+                "stability": contract.stability.value,
+                "does": contract.description.does,
+            }
+            for _, contract in sorted(registry.items())
+        ]
+    }
+
+
+def tool_in_full(contract: AnyContract) -> JsonObject:
+    """Show all that a contract says."""
+    return {
+        "tool": contract.wire_name,
+        "title": contract.title,
+        "description": contract.description.text(),
+        "side_effect": contract.side_effect.value,
+        "stability": contract.stability.value,
+        "may_refuse": contract.may_refuse,
+        "reasons": [reason.value for reason in contract.reasons],
+        "compensates_by": contract.compensates_by,
+        "preconditions": list(contract.preconditions),
+        "postconditions": list(contract.postconditions),
+        "duty": contract.duty.value,
+        "identity_fields": list(contract.identity_fields) if contract.identity_fields is not None else None,
+        "sensitive_fields": sorted(contract.sensitive_fields),
+        "resources": [
+            {"argument": use.argument, "kind": use.kind, "access": use.access.value, "states": sorted(use.states)}
+            for use in contract.resources
+        ],
+        "timeout_seconds": contract.timeout_seconds,
+        "duplicate_window_seconds": contract.duplicate_window_seconds,
+        "examples": [{"utterance": example.utterance, "arguments": example.arguments} for example in contract.examples],
+        "input": contract.input.model_json_schema(),
+        "output": contract.output.model_json_schema(mode="serialization"),
+    }
 
 
 def answer(data: JsonObject, meta: Meta | None = None) -> Envelope:

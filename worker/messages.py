@@ -22,7 +22,8 @@ from contracts.reasons import Reason
 from contracts.saga import Cancellation, Decision, MessageAnswer, Resolution
 from contracts.shape import shape_of
 from contracts.wire import refusal
-from worker.answers import POLL_RUNNING_MS, Known, find, now_text
+from worker.answers import POLL_RUNNING_MS, Known, find, not_found, now_text
+from worker.runs import unadmitted
 
 ANSWER_SECONDS_MAX: Final = 20.0
 M = TypeVar("M", bound=BaseModel)
@@ -40,16 +41,31 @@ class Messages:
 
     async def cancel(self, tenant: str, intent_id: str, *, requested_by: str, reason: str = "") -> Envelope:
         """Ask a saga to stop; what landed is undone. Raises SagaError: TOO_LATE, INTENT_NOT_FOUND, INTERRUPTED."""
-        known = await find(self._database, tenant, intent_id)
         message = _valid(Cancellation, {"reason": reason, "requested_by": requested_by})
+        try:
+            known = await find(self._database, tenant, intent_id)
+        except SagaError as error:
+            if error.reason is not Reason.INTENT_NOT_FOUND:
+                raise
+            return await self._cancel_before_admission(tenant, intent_id, message)
         if not known.standing.phase.is_final:
-            answer = await self._tell(known, "cancel", message)
+            answer = await self._tell(known.row["workflow_id"], "cancel", message)
             if answer is not None:
-                return _envelope(known, answer, Reason.TOO_LATE)
+                return _envelope(known.standing.intent_id, answer, Reason.TOO_LATE)
             known = await find(self._database, tenant, known.standing.intent_id)
         if known.standing.cause is Cause.CANCELLED:
             return _taken(known, "The intent was stopped.")
         raise self._ended(known, Reason.TOO_LATE)
+
+    async def _cancel_before_admission(self, tenant: str, intent_id: str, message: Cancellation) -> Envelope:
+        """Stop a saga that the tables do not know yet; it waits for admission's answer, then closes."""
+        envelope = await unadmitted(self._client, tenant, intent_id)
+        if envelope.error is not None:
+            return envelope
+        answer = await self._tell(intent_id, "cancel", message)
+        if answer is None:
+            raise not_found(intent_id)
+        return _envelope(intent_id, answer, Reason.TOO_LATE)
 
     async def decide(
         self,
@@ -88,9 +104,9 @@ class Messages:
             },
         )
         if not known.standing.phase.is_final:
-            answer = await self._tell(known, "decide", message)
+            answer = await self._tell(known.row["workflow_id"], "decide", message)
             if answer is not None:
-                return _envelope(known, answer, Reason.DECISION_LATE, step_id)
+                return _envelope(known.standing.intent_id, answer, Reason.DECISION_LATE, step_id)
             known = await find(self._database, tenant, known.standing.intent_id)
         recorded = await self._database.one(
             "select 1 from backstay.decisions where intent_key = %s and decision_id = %s limit 1",
@@ -126,9 +142,9 @@ class Messages:
             },
         )
         if not known.standing.phase.is_final:
-            answer = await self._tell(known, "resolve", message)
+            answer = await self._tell(known.row["workflow_id"], "resolve", message)
             if answer is not None:
-                return _envelope(known, answer, Reason.RESOLUTION_INVALID, step_id)
+                return _envelope(known.standing.intent_id, answer, Reason.RESOLUTION_INVALID, step_id)
             known = await find(self._database, tenant, known.standing.intent_id)
         recorded = await self._database.one(
             "select 1 from backstay.resolutions where resolution_id = %s", (message.resolution_id,)
@@ -137,9 +153,9 @@ class Messages:
             return _taken(known, "The resolution was taken.", step_id)
         raise self._ended(known, Reason.RESOLUTION_INVALID)
 
-    async def _tell(self, known: Known, update: str, message: BaseModel) -> MessageAnswer | None:
+    async def _tell(self, workflow_id: str, update: str, message: BaseModel) -> MessageAnswer | None:
         """Send an update and return the saga's answer; None when it ended meanwhile. Raises SagaError."""
-        handle = self._client.get_workflow_handle(known.row["workflow_id"])
+        handle = self._client.get_workflow_handle(workflow_id)
         try:
             async with asyncio.timeout(ANSWER_SECONDS_MAX):
                 answer: MessageAnswer = await handle.execute_update(  # pyright: ignore[reportUnknownMemberType] - of the SDK
@@ -150,9 +166,9 @@ class Messages:
         except (TimeoutError, WorkflowUpdateRPCTimeoutOrCancelledError):
             raise SagaError(
                 Reason.OUTCOME_UNKNOWN,
-                f"No worker answered for intent {known.standing.intent_id} in {ANSWER_SECONDS_MAX:.0f} seconds. The"
-                " message may still arrive; say the same again when a worker runs, it counts once.",
-                details={"intent_id": known.standing.intent_id, "seconds": ANSWER_SECONDS_MAX},
+                f"No worker answered for {workflow_id} in {ANSWER_SECONDS_MAX:.0f} seconds. The message may still"
+                " arrive; say the same again when a worker runs, it counts once.",
+                details={"workflow_id": workflow_id, "seconds": ANSWER_SECONDS_MAX},
             ) from None
         except RPCError as error:
             if error.status is RPCStatusCode.NOT_FOUND:
@@ -198,9 +214,9 @@ def _valid(model: type[M], values: dict[str, Any]) -> M:
         raise refusal(Reason.ARGUMENTS_INVALID, field_problems(error, shape_of(model), values)) from None
 
 
-def _envelope(known: Known, answer: MessageAnswer, late: Reason, step_id: str | None = None) -> Envelope:
+def _envelope(intent_id: str, answer: MessageAnswer, late: Reason, step_id: str | None = None) -> Envelope:
     """Answer a person: 200 means taken, whatever the saga still has to do."""
-    meta = _meta(known, answer.outcome, step_id)
+    meta = _meta(intent_id, answer.outcome, step_id)
     if answer.accepted:
         data = {"accepted": True, "message": answer.message, "outcome": answer.outcome.value}
         return Envelope(status_code=200, status=Status.SUCCESS, data=data, meta=meta)
@@ -211,12 +227,14 @@ def _envelope(known: Known, answer: MessageAnswer, late: Reason, step_id: str | 
 def _taken(known: Known, message: str, step_id: str | None = None) -> Envelope:
     outcome = known.report().outcome
     data = {"accepted": True, "message": message, "outcome": outcome.value}
-    return Envelope(status_code=200, status=Status.SUCCESS, data=data, meta=_meta(known, outcome, step_id))
+    return Envelope(
+        status_code=200, status=Status.SUCCESS, data=data, meta=_meta(known.standing.intent_id, outcome, step_id)
+    )
 
 
-def _meta(known: Known, outcome: Outcome, step_id: str | None) -> Meta:
+def _meta(intent_id: str, outcome: Outcome, step_id: str | None) -> Meta:
     return Meta(
-        intent_id=known.standing.intent_id,
+        intent_id=intent_id,
         step_id=step_id,
         timestamp=now_text(),
         poll_after_ms=None if outcome.is_final else POLL_RUNNING_MS,

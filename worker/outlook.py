@@ -3,12 +3,9 @@
 Phase, decisions and effects come from the tables; which activity runs, and when it is tried again, from Temporal.
 """
 
-from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
-from temporalio.api.enums.v1 import PendingActivityState
-from temporalio.client import Client, WorkflowExecutionDescription, WorkflowExecutionStatus
-from temporalio.service import RPCError, RPCStatusCode
+from temporalio.client import Client
 
 from contracts.base import JsonObject, Record
 from contracts.envelope import Cause, Outcome
@@ -16,8 +13,8 @@ from contracts.errors import ErrorInfo
 from contracts.saga import IntentPhase, ParkReason
 from worker.answers import Known
 from worker.listings import resolve_commands
+from worker.runs import PendingActivity, Run, run_of, unadmitted
 
-ACTIVITIES_MAX: Final = 20
 _FAILING_AFTER_ATTEMPTS: Final = 3
 _VERB_EFFECTS: Final = {
     "retry": "tries the step again",
@@ -28,16 +25,6 @@ _VERB_EFFECTS: Final = {
 }
 
 
-class PendingActivity(Record):
-    """An activity that Temporal has not had an answer to; `next_attempt_at` is set between two attempts."""
-
-    name: str
-    attempt: int
-    running: bool
-    next_attempt_at: str | None = None
-    last_failure: str | None = None
-
-
 class Option(Record):
     """Something that a person can do now: the exact command, and what it brings about."""
 
@@ -46,11 +33,14 @@ class Option(Record):
 
 
 class Outlook(Record):
-    """The answer of `backstay why`. `run` is open, none, or unknown while Temporal does not answer."""
+    """The answer of `backstay why`; `phase` is None before admission.
+
+    `run` is open, none, or unknown while Temporal does not answer.
+    """
 
     intent_id: str
     outcome: Outcome
-    phase: IntentPhase
+    phase: IntentPhase | None
     cause: Cause
     error: ErrorInfo | None
     blocked_by: str | None
@@ -60,15 +50,15 @@ class Outlook(Record):
     parked_detail: JsonObject | None
     run: str
     activities: tuple[PendingActivity, ...]
-    deadline_at: str
+    deadline_at: str | None
     options: tuple[Option, ...]
 
 
 async def outlook_of(client: Client, known: Known) -> Outlook:
     """Put together what the tables and Temporal know of an intent."""
     standing = known.standing
-    run, activities, workflow_task_attempt = await _run_of(client, known)
-    blocked, action, at = _next(known, run, activities, workflow_task_attempt)
+    run = Run() if standing.phase.is_final else await run_of(client, known.row["workflow_id"])
+    blocked, action, at = _next(known, run)
     return Outlook(
         intent_id=standing.intent_id,
         outcome=known.report().outcome,
@@ -80,61 +70,39 @@ async def outlook_of(client: Client, known: Known) -> Outlook:
         next_action_at=at,
         parked=standing.parked,
         parked_detail=standing.parked_detail,
-        run=run,
-        activities=activities,
+        run=run.state,
+        activities=run.activities,
         deadline_at=known.row["deadline_at"].isoformat(timespec="seconds"),
-        options=tuple(_options(known, run)),
+        options=tuple(_options(known, run.state)),
     )
 
 
-async def has_open_run(client: Client, workflow_id: str) -> bool:
-    """True while a run of this workflow is open. Raises RPCError when Temporal does not answer."""
-    return await _described(client, workflow_id) is not None
-
-
-async def _described(client: Client, workflow_id: str) -> WorkflowExecutionDescription | None:
-    """Describe the latest run; None when none is open. Raises RPCError."""
-    try:
-        described = await client.get_workflow_handle(workflow_id).describe()
-    except RPCError as error:
-        if error.status is RPCStatusCode.NOT_FOUND:
-            return None
-        raise
-    return described if described.status is WorkflowExecutionStatus.RUNNING else None
-
-
-async def _run_of(client: Client, known: Known) -> tuple[str, tuple[PendingActivity, ...], int]:
-    """Tell the run's state, its pending activities, and how often its workflow task was tried."""
-    if known.standing.phase.is_final:
-        return "none", (), 0
-    try:
-        described = await _described(client, known.row["workflow_id"])
-    except RPCError:
-        return "unknown", (), 0
-    if described is None:
-        return "none", (), 0
-    raw = described.raw_description
-    activities = tuple(_activity(pending) for pending in list(raw.pending_activities)[:ACTIVITIES_MAX])
-    return "open", activities, raw.pending_workflow_task.attempt
-
-
-def _activity(pending: Any) -> PendingActivity:  # noqa: ANN401 - a protobuf message
-    running = pending.state == PendingActivityState.PENDING_ACTIVITY_STATE_STARTED
-    due = None
-    if not running and pending.HasField("next_attempt_schedule_time"):
-        due = pending.next_attempt_schedule_time.ToDatetime().isoformat(timespec="seconds") + "+00:00"
-    return PendingActivity(
-        name=pending.activity_type.name,
-        attempt=pending.attempt,
-        running=running,
-        next_attempt_at=due,
-        last_failure=pending.last_failure.message or None,
+async def outlook_before_admission(client: Client, tenant: str, intent_id: str) -> Outlook:
+    """Tell what an intent waits for that the tables do not know yet. Raises SagaError(INTENT_NOT_FOUND)."""
+    envelope = await unadmitted(client, tenant, intent_id)
+    run = await run_of(client, intent_id) if envelope.error is None else Run()
+    blocked, action, at = _next_of_run(run) if run.state != "none" else (None, None, None)
+    stop = Option(command=f"backstay intent cancel {intent_id}", effect="stops it before anything is written")
+    again = Option(command="post it again", effect="nothing was claimed: the same post starts anew")
+    return Outlook(
+        intent_id=intent_id,
+        outcome=Outcome.PENDING if envelope.error is None else Outcome.NOT_APPLIED,
+        phase=None,
+        cause=Cause.NONE if envelope.error is None else Cause.REJECTED,
+        error=envelope.error,
+        blocked_by=blocked,
+        next_action=action,
+        next_action_at=at,
+        parked=None,
+        parked_detail=None,
+        run=run.state,
+        activities=run.activities,
+        deadline_at=None,
+        options=(stop,) if run.state == "open" else (again,),
     )
 
 
-def _next(
-    known: Known, run: str, activities: tuple[PendingActivity, ...], workflow_task_attempt: int
-) -> tuple[str | None, str | None, str | None]:
+def _next(known: Known, run: Run) -> tuple[str | None, str | None, str | None]:
     """Say what blocks it, what happens next by itself, and when."""
     standing = known.standing
     if standing.phase.is_final:
@@ -142,31 +110,29 @@ def _next(
     if standing.parked is not None:
         stuck = ", ".join(known.stuck())
         return f"parked {standing.parked}{f' on {stuck}' if stuck else ''}: an operator has to act", None, None
-    if run == "none":
+    if run.state == "none":
         return "no run carries it (it was ended from outside)", "none; `backstay sweep` starts a run", None
     if known.is_at_rest:
         asked = ", ".join(standing.ask.undecided)
         return f"a decision about {asked}", "it expires, and nothing is done", standing.ask.expires_at
-    return _next_of_run(run, activities, workflow_task_attempt)
+    return _next_of_run(run)
 
 
-def _next_of_run(
-    run: str, activities: tuple[PendingActivity, ...], workflow_task_attempt: int
-) -> tuple[str, str, str | None]:
+def _next_of_run(run: Run) -> tuple[str, str, str | None]:
     """Say the same of an intent that nobody has to decide about."""
-    waiting = [activity for activity in activities if activity.next_attempt_at is not None]
+    waiting = [activity for activity in run.activities if activity.next_attempt_at is not None]
     if waiting:
         first = min(waiting, key=lambda activity: activity.next_attempt_at or "")
         why = f": {first.last_failure}" if first.last_failure else ""
         action = f"{first.name} is tried again (attempt {first.attempt})"
         return f"{first.name} failed{why}", action, first.next_attempt_at
-    if activities:
-        names = ", ".join(activity.name for activity in activities)
+    if run.activities:
+        names = ", ".join(activity.name for activity in run.activities)
         return f"{names} is running or waits for a worker", "it goes on when that answers", None
-    if workflow_task_attempt >= _FAILING_AFTER_ATTEMPTS:
-        failed = f"its workflow task failed {workflow_task_attempt - 1} times; see the worker's log"
+    if run.workflow_task_attempt >= _FAILING_AFTER_ATTEMPTS:
+        failed = f"its workflow task failed {run.workflow_task_attempt - 1} times; see the worker's log"
         return failed, "the task is tried again by the next worker", None
-    if run == "unknown":
+    if run.state == "unknown":
         return "Temporal does not answer", "it goes on when Temporal is back", None
     return "nothing: a worker has it, or will take it next", "its next step runs", None
 
@@ -198,16 +164,3 @@ def _options_when_final(known: Known) -> list[Option]:
     return [
         Option(command=f"post it with retry_of {known.standing.intent_id}", effect="tries it again: nothing was left")
     ]
-
-
-def due_text(at: str | None, now: datetime) -> str:
-    """Say when something happens, and in how long."""
-    if at is None:
-        return ""
-    seconds = int((datetime.fromisoformat(at) - now).total_seconds())
-    if seconds <= 0:
-        return f"at {at} (now)"
-    minutes, rest = divmod(seconds, 60)
-    hours, minutes = divmod(minutes, 60)
-    text = f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
-    return f"at {at} (in {text})"

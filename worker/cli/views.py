@@ -1,0 +1,279 @@
+"""What each answer looks like to people: from an envelope's data to nodes and tables."""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any
+
+from contracts.base import JsonObject
+from contracts.envelope import Envelope
+from worker.cli.render import Node, Table, View, clean, facts, money, pairs, saga
+
+
+def intent(envelope: Envelope) -> Iterable[View]:
+    """Show an intent, and what to do when it is not over."""
+    yield saga(envelope)
+    if envelope.meta.poll_after_ms is not None:
+        yield f"next: backstay why {envelope.meta.intent_id}"
+
+
+def intents(envelope: Envelope) -> Iterable[View]:
+    """List intents."""
+    rows = [
+        (
+            line["intent_id"],
+            line["outcome"],
+            line["cause"] if line["cause"] != "none" else "",
+            line["risk_level"],
+            ", ".join(line["tools"]) or "-",
+            clean(line["session_id"]),
+            line["admitted_at"],
+            clean(line["waiting_for"] or ""),
+        )
+        for line in data(envelope)["intents"]
+    ]
+    headings = ("intent", "outcome", "cause", "risk", "tools", "session", "admitted", "waits for")
+    yield Table(headings, tuple(rows), empty="There are no intents.")
+    yield from more(envelope)
+
+
+def approvals(envelope: Envelope) -> Iterable[View]:
+    """Show a card for each decision that is asked."""
+    cards = data(envelope)["approvals"]
+    if not cards:
+        yield "Nothing waits for a decision."
+    for card in cards:
+        expired = "  EXPIRED" if card["expired"] else ""
+        yield Node(
+            f"{card['intent_id']}  {card['step_id']}  {card['tool']}  {card['risk_level']}{expired}",
+            (
+                Node(f"arguments: {pairs(card['arguments'])}"),
+                Node(f"asked because: {clean(card['because'])}"),
+                Node(f"undo: {card['undo']}"),
+                Node(f"goal: {clean(card['goal'] or 'not said')}"),
+                Node(f"for {clean(card['principal'])}, by {clean(card['agent'])}, in {clean(card['session_id'])}"),
+                Node(f"until {card['expires_at']}, of plan {card['plan_digest']}"),
+                Node(card["approve"], style="green"),
+                Node(card["deny"], style="red"),
+            ),
+            style="bold yellow",
+        )
+    yield from more(envelope)
+
+
+def parked(envelope: Envelope) -> Iterable[View]:
+    """Show every parked intent with what may be said to it."""
+    lines = data(envelope)["parked"]
+    if not lines:
+        yield "Nothing is parked."
+    for line in lines:
+        stuck = tuple(Node(f"{step['step_id']}: {clean(step['error'] or 'no error')}") for step in line["stuck"])
+        commands = tuple(Node(command, style="green") for command in line["commands"])
+        yield Node(
+            f"{line['intent_id']}  {line['reason']}  {line['phase']}  since {line['since']}",
+            (*stuck, *commands),
+            style="bold red",
+        )
+    yield from more(envelope)
+
+
+def message(envelope: Envelope) -> Iterable[View]:
+    """Show what became of something that was said to a saga."""
+    found = data(envelope)
+    yield f"{found['message']}  (outcome now: {found['outcome']})"
+    if envelope.meta.poll_after_ms is not None:
+        yield f"next: backstay intent show {envelope.meta.intent_id}"
+
+
+def outlook(envelope: Envelope) -> Iterable[View]:
+    """Show why an intent stands where it stands."""
+    found = data(envelope)
+    error = found["error"]
+    now = datetime.now(UTC)
+    when = due(found["next_action_at"], now)
+    next_action = f"{found['next_action']} {when}".strip() if found["next_action"] else "none"
+    activities = tuple(
+        Node(
+            f"{activity['name']}  attempt {activity['attempt']}  "
+            + ("running" if activity["running"] else due(activity["next_attempt_at"], now) or "waits for a worker"),
+            (Node(f"last failure: {clean(activity['last_failure'])}"),) if activity["last_failure"] else (),
+        )
+        for activity in found["activities"]
+    )
+    options = tuple(Node(f"{option['command']}    {option['effect']}") for option in found["options"])
+    yield Node(
+        f"{found['intent_id']}  {found['outcome']}",
+        (
+            Node(
+                f"phase: {found['phase'] or 'not admitted yet'}"
+                + (f", cause: {found['cause']}" if found["cause"] != "none" else "")
+            ),
+            *((Node(f"error: {error['code']}: {clean(error['message'])}", style="red"),) if error else ()),
+            *((Node(f"blocked by: {clean(found['blocked_by'])}", style="yellow"),) if found["blocked_by"] else ()),
+            Node(f"next by itself: {clean(next_action)}"),
+            *((Node("activities", activities),) if activities else ()),
+            *((Node("you can", options, style="bold"),) if options else ()),
+        ),
+        style="bold",
+    )
+
+
+def key(envelope: Envelope) -> Iterable[View]:
+    """Show an intent's canonical form and its key."""
+    found = data(envelope)
+    yield found["canonical"]
+    yield facts(
+        "sha256 of the line above",
+        {"intent_key": found["intent_key"], "intent_id": found["intent_id"], "body_digest": found["body_digest"]},
+    )
+
+
+def preview(envelope: Envelope) -> Iterable[View]:
+    """Show a dry run."""
+    found = data(envelope)
+    steps = tuple(
+        Node(
+            f"{step['step_id']}  {step['tool']}  {step['side_effect']}  {step['level']}  duty {step['duty']}",
+            (
+                Node(f"takes {pairs(step['arguments'])}", style="dim"),
+                *(
+                    (Node(f"asks because: {clean('; '.join(step['because']))}", style="yellow"),)
+                    if step["because"]
+                    else ()
+                ),
+                *((Node(f"undo: {clean(step['undo'])}"),) if step["undo"] else ()),
+            ),
+        )
+        for step in found["steps"]
+    )
+    failures = tuple(
+        Node(
+            f"if {path['failed_step']} is refused: "
+            + (f"compensates {', '.join(path['compensates'])}, " if path["compensates"] else "")
+            + f"ends {path['outcome']}"
+        )
+        for path in found["failures"]
+    )
+    before = found["posted_before"]
+    yield Node(
+        f"{found['intent_id']}  {found['risk_level']}  nothing was written",
+        (
+            *steps,
+            Node(f"asks people about: {', '.join(found['asks']) or 'nothing'}", style="bold"),
+            Node("ways back", failures),
+            *((Node(f"the same was posted before and stands at {before}", style="yellow"),) if before else ()),
+            Node(f"plan digest {found['plan_digest']}", style="dim"),
+        ),
+        style="bold",
+    )
+
+
+def account(envelope: Envelope) -> Iterable[View]:
+    """Show an account's page."""
+    found = data(envelope)
+    currency = found["currency"]
+    limit = money(found["limit_cents"], currency) if found["limit_cents"] is not None else None
+    yield facts(
+        f"{found['account_id']}  {found['kind']}  {found['state']}",
+        {
+            "balance": money(found["balance_cents"], currency),
+            "held": money(found["held_cents"], currency),
+            "available": money(found["available_cents"], currency),
+            "limit": limit,
+            "belongs to": found["principal"] or "the tenant",
+        },
+    )
+    movements = tuple(
+        (
+            line["movement_id"],
+            line["booked_at"],
+            money(line["change_cents"]),
+            line["operation_type"],
+            line["other_account"],
+            line["intent_id"] or "",
+        )
+        for line in found["movements"]
+    )
+    yield "\nmovements"
+    yield Table(("movement", "booked", "change", "type", "other account", "intent"), movements)
+    holds = tuple(
+        (line["hold_id"], line["state"], money(line["amount_cents"]), line["expires_at"], line["intent_id"])
+        for line in found["holds"]
+    )
+    yield "\nholds"
+    yield Table(("hold", "state", "amount", "expires", "intent"), holds)
+
+
+def tools(envelope: Envelope) -> Iterable[View]:
+    """List tools, or show one in full."""
+    found = data(envelope)
+    if "tools" in found:
+        rows = tuple((tool["tool"], tool["side_effect"], tool["title"]) for tool in found["tools"])
+        yield Table(("tool", "side effect", "does"), rows)
+        return
+    yield Node(
+        f"{found['tool']}  {found['side_effect']}  {found['title']}",
+        (
+            Node(found["description"]),
+            Node("takes", tuple(_field(name, spec, found["input"]) for name, spec in _properties(found["input"]))),
+            Node("gives", tuple(_field(name, spec, found["output"]) for name, spec in _properties(found["output"]))),
+            Node("may refuse with", tuple(Node(reason) for reason in found["reasons"])),
+            *((Node(f"undo: {found['compensates_by']}"),) if found["compensates_by"] else ()),
+        ),
+        style="bold",
+    )
+
+
+def check(envelope: Envelope) -> Iterable[View]:
+    """Show what a check found."""
+    found = data(envelope)
+    for one in found["checks"]:
+        violations = tuple(Node(pairs(row)) for row in one["violations"])
+        word = "ok" if one["ok"] else f"VIOLATED by {one['violation_count']}"
+        yield Node(f"{word}  {one['name']}", violations, style="green" if one["ok"] else "bold red")
+    for name in found["not_yet"]:
+        yield Node(f"not yet  {name}", style="yellow")
+
+
+def swept(envelope: Envelope) -> Iterable[View]:
+    """Show what a sweep did."""
+    found = data(envelope)
+    yield f"looked at {found['looked_at']} open intents; expired {found['expired_holds']} overdue holds"
+    for intent_id in found["started"]:
+        done = "adopted and parked" if intent_id in found["adopted"] else "started; a worker will adopt it"
+        yield f"{intent_id}  {done}; next: backstay why {intent_id}"
+    if found["more"]:
+        yield "There are more; sweep again."
+
+
+def data(envelope: Envelope) -> JsonObject:
+    """The data of an answer that has some."""
+    return envelope.data or {}
+
+
+def more(envelope: Envelope) -> Iterable[View]:
+    """Say that a list was cut."""
+    if envelope.meta.truncated:
+        yield "There are more; raise --limit."
+
+
+def due(at: str | None, now: datetime) -> str:
+    """Say when something happens, and in how long."""
+    if at is None:
+        return ""
+    seconds = int((datetime.fromisoformat(at) - now).total_seconds())
+    if seconds <= 0:
+        return f"at {at} (now)"
+    minutes, rest = divmod(seconds, 60)
+    hours, minutes = divmod(minutes, 60)
+    text = f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
+    return f"at {at} (in {text})"
+
+
+def _properties(schema: JsonObject) -> Iterable[tuple[str, JsonObject]]:
+    properties: dict[str, Any] = schema.get("properties", {})
+    return properties.items()
+
+
+def _field(name: str, spec: JsonObject, schema: JsonObject) -> Node:
+    need = "" if name in schema.get("required", []) else "  (optional)"
+    return Node(f"{name}{need}: {spec.get('description', '')}")
