@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import re
+import asyncio
 from typing import TYPE_CHECKING, Any, Final, LiteralString
 
 import psycopg
 
-from bench.arena import ROOT, BenchError
+from bench.arena import BenchError
 from bench.scenarios import BACKSTAY
+from worker.check import check
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,7 +39,6 @@ select
          where h.account_id = a.account_id and h.state = 'OPEN')) as wrong_holds,
     (select coalesce(sum(balance_cents), 0) from ledger.account_balances) as total_cents
 """
-_INVARIANTS: Final = ROOT / "activities" / "invariants.sql"
 
 
 def check_batch(corner: Corner, orders: Sequence[Order], outcomes: dict[str, int]) -> None:
@@ -81,17 +81,11 @@ def _expected(order: Order) -> dict[str, Any]:
 
 
 def check_invariants(corner: Corner) -> str:
-    """Run activities/invariants.sql; raise BenchError when any of its statements returns a row.
-
-    Returns what was done, for the report.
-    """
-    if not _INVARIANTS.exists():
-        return "money only (activities/invariants.sql is not there yet)"
-    text = re.sub(r"--[^\n]*", "", _INVARIANTS.read_text())
-    statements = [statement for statement in text.split(";") if statement.strip()]
-    with psycopg.connect(corner.database_url) as connection:
-        for statement in statements:
-            cursor = connection.execute(statement.encode())
-            if cursor.description is not None and (row := cursor.fetchone()) is not None:
-                raise BenchError(f"{corner.name}: an invariant is broken: {row}.")
-    return f"activities/invariants.sql ({len(statements)} statements)"
+    """Run every invariant of `backstay check` on Backstay's tables. Raises BenchError; returns what was done."""
+    if corner.name != BACKSTAY:
+        return "money only"
+    report = asyncio.run(check(corner.database_url))
+    if not report.ok:
+        broken = [found for found in report.checks if not found.ok]
+        raise BenchError(f"{corner.name}: invariants are broken: {broken}.")
+    return f"{len(report.checks)} invariants"
