@@ -76,8 +76,10 @@ def field_problems(
     """
     problems: list[FieldProblem] = []
     for details in error.errors(include_url=False, include_context=False):
+        if len(problems) == PROBLEMS_MAX:
+            break
         path, place, parent = _located(details["loc"], shape, value)
-        if len(problems) < PROBLEMS_MAX and (skip is None or not skip(path)):
+        if skip is None or not skip(path):
             hidden = bool(path) and path[0] in sensitive
             problems.append(_problem(details, shape, place, parent, path_text((*at, *path)), hidden=hidden))
     return tuple(problems)

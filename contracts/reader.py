@@ -161,13 +161,15 @@ class _Reading:
                 shape,
                 step.arguments,
                 at=step.at("arguments"),
-                skip=partial(self._is_told, step, (*declared, *step.malformed)),
+                skip=partial(self._is_told, step, frozenset((*declared, *step.malformed))),
                 sensitive=step.contract.sensitive_fields,
             )
 
-    def _is_told(self, step: _Step, bound: tuple[Path, ...], path: Path) -> bool:
+    def _is_told(self, step: _Step, bound: frozenset[Path], path: Path) -> bool:
         """Tell whether a problem of pydantic's is none (a binding stands there) or was told already."""
-        return step.at("arguments", *path) in self._told or any(path[: len(place)] == place for place in bound)
+        return step.at("arguments", *path) in self._told or any(
+            path[:length] in bound for length in range(len(path) + 1)
+        )
 
     def _check_bindings(self, step: _Step, by_id: dict[str, _Step]) -> None:
         """Check each binding by itself; what else would fit is said only of as many as are told."""

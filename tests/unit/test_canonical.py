@@ -18,7 +18,7 @@ from tests.unit.sample_contracts import CONTRACTS, sample_registry
 
 CALLER = Caller(tenant="bank", principal="customer-7", agent="assistant")
 REGISTRY = sample_registry()
-patient = settings(deadline=None, max_examples=150)
+patient = settings(deadline=None, max_examples=100)
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from contracts.base import JsonObject, JsonValue
+from contracts.base import JsonObject, JsonValue, items_of
 from contracts.binding import Binding
 from contracts.errors import FieldProblem, Phase, SagaError
 from contracts.intent import STEPS_MAX, Caller
@@ -440,6 +442,47 @@ def test_a_sensitive_value_is_not_echoed() -> None:
 
     error = refused(intent(note(secret=4711.5)))
     assert "4711" not in error.info.model_dump_json()
+
+
+odd_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(st.characters(), max_size=8)
+    | st.sampled_from(["freeze", "debit", "freeze_sample_funds", "account", "hold", "HLD0000000001", "ACC00000001"])
+    | st.sampled_from(["freeze.hold_id", "debit.hold_id", "freeze.memo", "x.y"]).map(lambda source: {"$from": source}),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["$from", "kind", "step_id", "tool", "arguments", "needs", "x"]), inner)
+    ),
+    max_leaves=6,
+)
+
+
+def paths_in(value: JsonValue) -> list[tuple[str | int, ...]]:
+    return [(key, *path) for key, item in items_of(value) for path in [(), *paths_in(item)]]
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.data())
+def test_whatever_stands_wherever_gives_a_proposal_or_a_complete_refusal(data: st.DataObject) -> None:
+    about = {"kind": "hold", "hold_id": {"$from": "freeze.hold_id"}}
+    posted = intent(freeze(memo="m"), debit(), needing(note(about=about, tags=["a"]), "debit"), occurrence=1, goal="g")
+    for _ in range(data.draw(st.integers(1, 3))):
+        path = data.draw(st.sampled_from(paths_in(posted)))
+        change(".".join(str(key) for key in path), data.draw(odd_values))(posted)
+
+    try:
+        proposal = taken(posted)
+    except SagaError as error:
+        told = error.info
+    else:
+        assert [step.arguments for step in proposal.steps] == [step["arguments"] for step in posted["steps"]]
+        return
+    assert told.phase is Phase.VALIDATION
+    assert told.fields
+    assert all(problem.path and problem.allowed and problem.message.isprintable() for problem in told.fields)
 
 
 # ------------------------------------------------------------------------------------------------------- order of plans
