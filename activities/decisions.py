@@ -8,8 +8,9 @@ import json
 
 from activities import audit
 from activities.database import Database, Row, Transaction
-from activities.phase import UNPARK, caller_of
+from activities.phase import UNPARK, caller_of, pivot_landed
 from activities.standing import ASK, ask_of, locked, standing_of
+from contracts.envelope import Cause
 from contracts.errors import Phase, SagaError
 from contracts.keys import execute_key
 from contracts.reasons import Reason
@@ -46,21 +47,24 @@ async def admit_decision(database: Database, request: DecisionRequest) -> Decisi
         row, asked, effects = await locked(transaction, request.claim)
         standing = standing_of(row, asked)
         decision = request.decision
-        earlier = await transaction.one(
-            "select verdict, plan_digest, approver from backstay.decisions"
-            " where intent_key = %s and decision_id = %s limit 1",
+        earlier = await transaction.all(
+            "select verdict, plan_digest, approver, step_id from backstay.decisions"
+            " where intent_key = %s and decision_id = %s",
             (request.claim.intent_key, decision.decision_id),
         )
-        if earlier is not None:
-            same = earlier == {
-                "verdict": decision.verdict,
-                "plan_digest": decision.plan_digest,
-                "approver": decision.approver,
-            }
+        if earlier:
+            same = all(
+                said["verdict"] == decision.verdict
+                and said["plan_digest"] == decision.plan_digest
+                and said["approver"] == decision.approver
+                and decision.step_id in (None, said["step_id"])
+                for said in earlier
+            )
             refusal = None if same else _invalid(f"Decision id {decision.decision_id} was used for another decision.")
             return _answer(standing, refusal)
-        steps = _covered(decision, standing)
-        refusal = _judge(decision, row, standing, steps, {effect["step_id"] for effect in effects})
+        landed = {effect["step_id"] for effect in effects}
+        steps = _covered(decision, standing, landed)
+        refusal = _judge(decision, row, standing, steps, landed)
         if refusal is not None:
             await _note(transaction, row, request, "decision_refused", refusal)
             return _answer(standing, refusal)
@@ -88,14 +92,14 @@ class _Rollback(Exception):  # noqa: N818 - carries an answer out of a transacti
         self.answer = answer
 
 
-def _covered(decision: Decision, standing: Standing) -> list[str]:
+def _covered(decision: Decision, standing: Standing, landed: set[str]) -> list[str]:
     """Steps that the decision is about: the named one, or all that it can still change."""
     if decision.step_id is not None:
         return [decision.step_id]
     open_steps = set(standing.ask.undecided)
     if decision.verdict == "deny":
         open_steps |= set(standing.ask.approved)
-    return sorted(open_steps)
+    return sorted(open_steps - landed)
 
 
 def _judge(  # noqa: PLR0911 - one line per reason
@@ -169,13 +173,15 @@ WHOLE_VERBS = {
 }
 
 
-def verbs_for(standing: Standing) -> dict[str, list[str]]:
+def verbs_for(standing: Standing, *, pivot_landed: bool = False) -> dict[str, list[str]]:
     """What an operator may say: by step id, and for the whole intent under an empty id."""
     if standing.parked is None:
         return {}
     whole = set(WHOLE_VERBS[standing.parked])
     if standing.phase is IntentPhase.CLOSING:
         whole -= {"forward"}
+    if pivot_landed:
+        whole -= {"close"}
     stuck = [step["step_id"] for step in (standing.parked_detail or {}).get("steps", [])]
     verbs = {"": sorted(whole)} if whole else {}
     if standing.parked is ParkReason.COMPENSATION_REFUSED:
@@ -188,21 +194,34 @@ def verbs_for(standing: Standing) -> dict[str, list[str]]:
 async def admit_resolution(database: Database, request: ResolutionRequest) -> ResolutionAnswer:
     """Take an operator's verb for a parked intent, and unpark it in the same transaction.
 
-    `done` and `skip` of a compensation mark the effect COMPENSATED, with what was said as residue for `skip`: a
-    late compensation then finds nothing to undo. Repeating a resolution id gives an accepted answer again.
+    `close` sets CLOSING at once and `done` and `skip` of a compensation mark the effect COMPENSATED, with what was
+    said as residue for `skip`: should the saga lose the answer, the rows still say how it goes on. Repeating a
+    resolution gives an accepted answer again; its id used for another one is refused.
     Raises SagaError: INTENT_NOT_FOUND, RUN_STALE; transient ones.
     """
 
     async def work(transaction: Transaction) -> ResolutionAnswer:
-        row, asked, _ = await locked(transaction, request.claim)
+        row, asked, effects = await locked(transaction, request.claim)
         standing = standing_of(row, asked)
         resolution = request.resolution
         earlier = await transaction.one(
-            "select verb, step_id from backstay.resolutions where resolution_id = %s", (resolution.resolution_id,)
+            "select intent_key, verb, step_id from backstay.resolutions where resolution_id = %s",
+            (resolution.resolution_id,),
         )
         if earlier is not None:
-            return ResolutionAnswer(accepted=True, standing=standing)
-        offered = verbs_for(standing)
+            same = (earlier["intent_key"], earlier["verb"], earlier["step_id"]) == (
+                row["intent_key"],
+                resolution.verb,
+                resolution.step_id,
+            )
+            if same:
+                return ResolutionAnswer(accepted=True, standing=standing)
+            used = SagaError(
+                Reason.RESOLUTION_INVALID,
+                f"Resolution id {resolution.resolution_id} was used for another resolution; choose a new one.",
+            )
+            return ResolutionAnswer(accepted=False, error=used.info, standing=standing)
+        offered = verbs_for(standing, pivot_landed=pivot_landed(effects))
         refusal: SagaError | None = None
         if resolution.verb not in offered.get(resolution.step_id or "", []):
             refusal = SagaError(
@@ -215,16 +234,32 @@ async def admit_resolution(database: Database, request: ResolutionRequest) -> Re
                 Reason.RESOLUTION_INVALID, f"{resolution.verb!r} needs --evidence: say what was done, or why not."
             )
         if refusal is not None:
-            return ResolutionAnswer(accepted=False, error=refusal.info)
+            return ResolutionAnswer(accepted=False, error=refusal.info, standing=standing)
         residue = await _take(transaction, row, request)
         await transaction.later(UNPARK, (row["intent_key"],))
-        return ResolutionAnswer(
-            accepted=True,
-            standing=standing.model_copy(update={"parked": None, "parked_detail": None}),
-            residue=residue,
-        )
+        taken = standing.model_copy(update={"parked": None, "parked_detail": None})
+        if resolution.verb == "close" and standing.phase is IntentPhase.ADMITTED:
+            await _begin_closing(transaction, row, resolution.operator)
+            taken = taken.model_copy(update={"phase": IntentPhase.CLOSING, "cause": Cause.INTERRUPTED})
+        return ResolutionAnswer(accepted=True, standing=taken, residue=residue)
 
     return await database.run(work)
+
+
+async def _begin_closing(transaction: Transaction, row: Row, operator: str) -> None:
+    """Shut the way forward here and now: a `close` that the saga forgets must not become a `forward`."""
+    await transaction.later(
+        "update backstay.intents set phase = 'CLOSING', cause = %s where intent_key = %s",
+        (Cause.INTERRUPTED.value, row["intent_key"]),
+    )
+    await audit.append(
+        transaction,
+        "closed",
+        caller=caller_of(row),
+        intent_key=row["intent_key"],
+        actor=operator,
+        result={"cause": Cause.INTERRUPTED.value},
+    )
 
 
 async def _take(transaction: Transaction, row: Row, request: ResolutionRequest) -> str | None:

@@ -29,10 +29,16 @@ def caller_of(row: Row) -> Caller:
     return Caller(tenant=row["tenant"], principal=row["principal"], agent=row["agent"])
 
 
+def pivot_landed(effects: list[Row]) -> bool:
+    """True when a step that cannot be undone has landed: the way back is shut."""
+    return any(effect["is_pivot"] and effect["state"] == "LANDED" for effect in effects)
+
+
 async def close_intent(database: Database, request: CloseRequest) -> Closed:
     """Shut the way forward and list what landed. Repeating it gives the same answer.
 
-    Answers instead of closing: a final phase as it is; `past_pivot` when an irreversible effect has landed;
+    Answers instead of closing: a final phase or a parked intent as it is; `past_pivot` when an irreversible effect
+    has landed;
     `due_in_seconds` when the cause is an expiry that has not come by the database's clock.
     Raises SagaError: INTENT_NOT_FOUND, RUN_STALE; transient ones.
     """
@@ -40,9 +46,9 @@ async def close_intent(database: Database, request: CloseRequest) -> Closed:
     async def work(transaction: Transaction) -> Closed:
         row, asked, effects = await locked(transaction, request.claim)
         standing = standing_of(row, asked)
-        if standing.phase is not IntentPhase.ADMITTED:
+        if standing.phase is not IntentPhase.ADMITTED or standing.parked is not None:
             return Closed(standing=standing, effects=effects_seen(effects))
-        if any(effect["is_pivot"] and effect["state"] == "LANDED" for effect in effects):
+        if pivot_landed(effects):
             return Closed(standing=standing, effects=effects_seen(effects), past_pivot=True)
         if request.cause is Cause.EXPIRED and (not standing.ask.undecided or standing.ask.expires_in_seconds > 0):
             return Closed(standing=standing, due_in_seconds=standing.ask.expires_in_seconds)

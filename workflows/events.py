@@ -69,6 +69,11 @@ class RunStale:
 
 
 @dataclass(frozen=True, slots=True)
+class RunDoubted:
+    """A person's message was refused because another run owns the intent: this one may be a reset one that rests."""
+
+
+@dataclass(frozen=True, slots=True)
 class IntentClosed:
     """`close_intent` answered."""
 
@@ -107,6 +112,7 @@ Event = (
     | StepRefused
     | CancelRequested
     | RunStale
+    | RunDoubted
     | IntentClosed
     | StepCompensated
     | CompensationRefused

@@ -155,9 +155,10 @@ class IntentWorkflow:
         try:
             answer = await self._call(saga.ADMIT_DECISION, request, saga.DecisionAnswer)
         except SagaError as error:
-            return self._answer(accepted=False, message=str(error), error=error.info)
+            return self._not_taken(error)
         self._take(on.DecisionAdmitted(answer))
-        message = answer.error.message if answer.error else f"{decision.verdict}d"
+        done = "approved" if decision.verdict == "approve" else "denied"
+        message = answer.error.message if answer.error else done
         return self._answer(accepted=answer.accepted, message=message, error=answer.error)
 
     async def _resolve(self, resolution: saga.Resolution) -> saga.MessageAnswer:
@@ -168,11 +169,17 @@ class IntentWorkflow:
         try:
             answer = await self._call(saga.ADMIT_RESOLUTION, request, saga.ResolutionAnswer)
         except SagaError as error:
-            return self._answer(accepted=False, message=str(error), error=error.info)
+            return self._not_taken(error)
         if self._state.stage is Stage.PARKED:
             self._take(on.Resolved(resolution, answer))
         message = answer.error.message if answer.error else f"{resolution.verb} taken"
         return self._answer(accepted=answer.accepted, message=message, error=answer.error)
+
+    def _not_taken(self, error: SagaError) -> saga.MessageAnswer:
+        """Answer that the database did not take a message; a run that it does not know (reset) asks how it stands."""
+        if error.reason is Reason.RUN_STALE:
+            self._take(on.RunDoubted())
+        return self._answer(accepted=False, message=str(error), error=error.info)
 
     def _cancel(self, cancellation: saga.Cancellation) -> saga.MessageAnswer:
         open_stages = (Stage.ADMITTING, Stage.AWAITING_APPROVAL, Stage.FORWARD)

@@ -14,7 +14,7 @@ from contracts.envelope import Cause, IntentReport, Outcome, StepState
 from contracts.errors import ErrorInfo, SagaError
 from contracts.plan import Plan, PlannedStep
 from contracts.reasons import Reason
-from contracts.saga import Cancellation, Closed, IntentPhase, ParkReason, Standing
+from contracts.saga import Ask, Cancellation, Closed, IntentPhase, ParkReason, Standing
 from workflows import commands as do
 from workflows import events as on
 from workflows.state import Stage, State, Step
@@ -41,7 +41,7 @@ def advance(state: State, event: on.Event) -> Advance:  # noqa: C901, PLR0911, P
         case on.CancelRequested(cancellation):
             return _cancel(state, cancellation)
         case on.DecisionAdmitted(answer):
-            return _decided(replace(state, ask=answer.ask)) if answer.accepted else (state, NOTHING)
+            return _decide(replace(state, ask=_known(state.ask, answer.ask)))
         case on.ApprovalDue():
             return _close(state, Cause.EXPIRED) if state.stage is Stage.AWAITING_APPROVAL else (state, NOTHING)
         case on.StepLanded(result):
@@ -53,24 +53,42 @@ def advance(state: State, event: on.Event) -> Advance:  # noqa: C901, PLR0911, P
                 applied_args=result.applied_args,
                 output=result.output,
             )
-            pivot = landed.known_plan.by_id[result.step_id].is_pivot
-            return _go_on(replace(landed, past_pivot=True) if pivot else landed)
+            if landed.known_plan.by_id[result.step_id].is_pivot:
+                landed = replace(landed, past_pivot=True, cause=Cause.NONE)
+            return _go_on(landed)
         case on.StepRefused(step_id, error):
             return _refused(state, step_id, error)
         case on.RunStale():
-            return _admit_again(state)
+            return _go_on(replace(state, stale=True))
+        case on.RunDoubted():
+            rests = state.stage in (Stage.AWAITING_APPROVAL, Stage.PARKED)
+            return _admit_again(state) if rests else (state, NOTHING)
         case on.IntentClosed(closed):
             return _closed(state, closed)
         case on.StepCompensated(result):
-            return _back(state.with_step(result.step_id, state=StepState.COMPENSATED, residue=result.residue))
+            undone = state.with_step(result.step_id, state=StepState.COMPENSATED, residue=result.residue, error=None)
+            return _go_on(undone)
         case on.CompensationRefused(step_id, error):
             if error.code is Reason.RUN_STALE:
-                return _admit_again(state.with_step(step_id, state=StepState.DONE))
-            return _back(state.with_step(step_id, state=StepState.PARKED, error=error))
-        case on.Resolved(resolution, answer):
-            if not answer.accepted or answer.standing is None:
-                return state, NOTHING
-            return _resolved(state, resolution.verb, resolution.step_id, answer.standing, answer.residue)
+                return _go_on(replace(state.with_step(step_id, state=StepState.DONE), stale=True))
+            return _go_on(state.with_step(step_id, state=StepState.PARKED, error=error))
+        case on.Resolved(_, answer):
+            return _resolved(state, answer.standing)
+
+
+def _go_on(state: State) -> Advance:
+    """After an answer: the next thing on the way that the saga is on. Nothing new starts in a run that may be stale."""
+    if state.stale:
+        return (state, NOTHING) if state.running() else _admit_again(state)
+    match state.stage:
+        case Stage.FORWARD if state.cause is Cause.NONE or state.past_pivot:
+            return _forward(state)
+        case Stage.FORWARD if not state.running():
+            return _close(state, state.cause)
+        case Stage.COMPENSATING:
+            return _back(state)
+        case _:
+            return state, NOTHING
 
 
 # --- standing: what the database says, after admission, adoption, settling and parking -----------------------
@@ -78,15 +96,18 @@ def advance(state: State, event: on.Event) -> Advance:  # noqa: C901, PLR0911, P
 
 def _stand(state: State, standing: Standing) -> Advance:
     """Take the database's word for how the intent stands, and go on from there."""
+    stuck = (standing.parked_detail or {}).get("steps", [])
     state = replace(
         state,
         plan=standing.plan or state.plan,
         intent_id=standing.intent_id,
         epoch=standing.epoch,
-        ask=standing.ask,
+        ask=_known(state.ask, standing.ask),
         cause=standing.cause,
         error=standing.error or state.error,
         parked=standing.parked,
+        parked_steps=tuple(step["step_id"] for step in stuck),
+        stale=False,
     )
     if state.plan is not None and not state.steps:
         state = replace(state, steps=MappingProxyType(_steps_of(state.plan)))
@@ -96,11 +117,9 @@ def _stand(state: State, standing: Standing) -> Advance:
         return replace(state, stage=Stage.PARKED), NOTHING
     if standing.phase is IntentPhase.CLOSING:
         return _close(state, standing.cause)
-    if standing.ask.denied:
-        return _close(state, Cause.DENIED)
     if state.cancellation is not None:
         return _close(state, Cause.CANCELLED)
-    return _decided(state)
+    return _start(state)
 
 
 def _steps_of(plan: Plan) -> dict[str, Step]:
@@ -121,60 +140,84 @@ def _reject(state: State, error: ErrorInfo) -> Advance:
 
 
 def _admit_again(state: State) -> Advance:
-    """Another run may own the intent (reset, adoption): wait for running steps, then ask the database."""
-    if state.running():
-        return (replace(state, cause=Cause.INTERRUPTED) if state.stage is Stage.FORWARD else state), NOTHING
+    """Another run may own the intent (reset, adoption): the database knows."""
     return replace(state, stage=Stage.ADMITTING), (do.Admit(),)
+
+
+# --- decisions -----------------------------------------------------------------------------------------------
+
+
+def _known(earlier: Ask, later: Ask) -> Ask:
+    """Join two answers about decisions, which may come in any order: what was said once stays said."""
+    denied = {*earlier.denied, *later.denied}
+    approved = {*earlier.approved, *later.approved} - denied
+    undecided = {*earlier.undecided, *later.undecided} - approved - denied
+    return later.model_copy(
+        update={
+            "undecided": tuple(sorted(undecided)),
+            "approved": tuple(sorted(approved)),
+            "denied": tuple(sorted(denied)),
+        }
+    )
+
+
+def _decide(state: State) -> Advance:
+    """Act on a decision where it can be acted on; elsewhere the database's next answer has it too."""
+    match state.stage:
+        case Stage.AWAITING_APPROVAL if state.ask.denied:
+            return _close(state, Cause.DENIED)
+        case Stage.AWAITING_APPROVAL if not state.ask.undecided:
+            return _start(state)
+        case Stage.FORWARD if state.ask.denied and state.cause is Cause.NONE and not state.past_pivot:
+            return _go_on(replace(state, cause=Cause.DENIED))
+        case _:
+            return state, NOTHING
+
+
+def _start(state: State) -> Advance:
+    """Set out: ask first where something is undecided, go back where somebody said no.
+
+    Nothing runs now; whatever is not done is planned again, since the database knows what landed.
+    """
+    if state.ask.denied:
+        return _close(state, Cause.DENIED)
+    waits = StepState.AWAITING_APPROVAL
+    for step_id, step in state.steps.items():
+        if step.state is not StepState.DONE:
+            state = state.with_step(
+                step_id, state=waits if step_id in state.ask.undecided else StepState.PLANNED, error=None
+            )
+    if not state.ask.undecided:
+        return _forward(replace(state, stage=Stage.FORWARD))
+    waiting = replace(state, stage=Stage.AWAITING_APPROVAL)
+    return waiting, (do.Ask(step_ids=state.ask.undecided, expires_in_seconds=state.ask.expires_in_seconds),)
 
 
 # --- forward -------------------------------------------------------------------------------------------------
 
 
-def _decided(state: State) -> Advance:
-    """Go forward when nothing is left to decide; back when somebody said no."""
-    if state.stage not in (Stage.ADMITTING, Stage.AWAITING_APPROVAL, Stage.PARKED):
-        return _close(state, Cause.DENIED) if state.ask.denied and not state.past_pivot else (state, NOTHING)
-    if state.ask.denied:
-        return _close(state, Cause.DENIED)
-    if not state.ask.undecided:
-        return _forward(replace(state, stage=Stage.FORWARD, steps=_planned_again(state)))
-    waiting = state
-    if state.stage is not Stage.AWAITING_APPROVAL:
-        for step_id in state.ask.undecided:
-            waiting = waiting.with_step(step_id, state=StepState.AWAITING_APPROVAL)
-    waiting = replace(waiting, stage=Stage.AWAITING_APPROVAL)
-    if state.stage is Stage.AWAITING_APPROVAL:
-        return waiting, NOTHING
-    return waiting, (do.Ask(step_ids=state.ask.undecided, expires_in_seconds=state.ask.expires_in_seconds),)
-
-
-def _planned_again(state: State) -> MappingProxyType[str, Step]:
-    """Forget the waiting: a decided step is planned."""
-    return MappingProxyType(
-        {
-            step_id: replace(step, state=StepState.PLANNED) if step.state is StepState.AWAITING_APPROVAL else step
-            for step_id, step in state.steps.items()
-        }
-    )
-
-
 def _forward(state: State) -> Advance:
-    """Start every step whose needs are done, at most eight at a time; settle when all are."""
+    """Start every step whose needs are done, at most eight at a time; settle when all are, park when none can."""
     plan = state.known_plan
-    ready = [step for step in plan.steps if _is_ready(state, step)]
-    room = PARALLEL_STEPS_MAX - len(state.running())
-    started: list[do.Command] = []
     outputs = {step_id: step.output for step_id, step in state.steps.items() if step.output is not None}
-    for planned in ready[:room]:
+    calls: list[do.Execute] = []
+    ready = [step for step in plan.steps if _is_ready(state, step)]
+    for planned in ready[: PARALLEL_STEPS_MAX - len(state.running())]:
         try:
-            arguments = resolve(planned.arguments, outputs)
+            calls.append(do.Execute(step_id=planned.step_id, arguments=resolve(planned.arguments, outputs)))
         except SagaError as error:
-            return _refused(state, planned.step_id, error.info)
-        state = state.with_step(planned.step_id, state=StepState.EXECUTING, step_key=plan.execute_key(planned.step_id))
-        started.append(do.Execute(step_id=planned.step_id, arguments=arguments))
+            state = _without(state, planned.step_id, error.info)
+    if state.cause is not Cause.NONE:
+        calls = []
+    for call in calls:
+        state = state.with_step(call.step_id, state=StepState.EXECUTING, step_key=plan.execute_key(call.step_id))
+    if calls or state.running():
+        return state, tuple(calls)
     if all(step.state is StepState.DONE for step in state.steps.values()):
         return replace(state, stage=Stage.SETTLING), (do.Settle(),)
-    return state, tuple(started)
+    if state.past_pivot:
+        return _park(state, ParkReason.STUCK_AFTER_PIVOT)
+    return _close(state, state.cause)
 
 
 def _is_ready(state: State, planned: PlannedStep) -> bool:
@@ -183,55 +226,46 @@ def _is_ready(state: State, planned: PlannedStep) -> bool:
     )
 
 
-def _go_on(state: State) -> Advance:
-    """After a step answered: forward, or to the close that waits for the last running one."""
-    if state.stage is not Stage.FORWARD:
-        return state, NOTHING
-    if state.cause is Cause.NONE or state.past_pivot:
-        return _forward(state)
-    if state.running():
-        return state, NOTHING
-    if state.cause is Cause.INTERRUPTED:
-        return _admit_again(state)
-    return _close(state, state.cause)
-
-
 def _refused(state: State, step_id: str, error: ErrorInfo) -> Advance:
-    """A step said no. Before the pivot the saga turns back; after it, a person is called."""
+    """A step said no. Before the pivot the saga turns back; after it, the others go on and a person is called."""
     if error.code in (Reason.RUN_STALE, Reason.INTENT_PARKED):
-        return _admit_again(state.with_step(step_id, state=StepState.PLANNED))
-    refused = state.with_step(
-        step_id,
-        state=StepState.SUPERSEDED if error.code is Reason.SUPERSEDED else StepState.REFUSED,
-        error=error,
-    )
-    if refused.past_pivot:
-        return _park(refused, ParkReason.STUCK_AFTER_PIVOT)
-    if refused.cause is Cause.NONE:
-        cause = Cause.DEADLINE if error.code is Reason.DEADLINE_EXCEEDED else Cause.REFUSED
-        refused = replace(refused, cause=cause, error=error)
-    return _go_on(replace(refused, stage=Stage.FORWARD))
+        return _go_on(replace(state.with_step(step_id, state=StepState.PLANNED), stale=True))
+    return _go_on(_without(state, step_id, error))
+
+
+def _without(state: State, step_id: str, error: ErrorInfo) -> State:
+    """Note that a step did not land, and turn back if that is still possible."""
+    superseded = error.code is Reason.SUPERSEDED
+    state = state.with_step(step_id, state=StepState.SUPERSEDED if superseded else StepState.REFUSED, error=error)
+    if state.cause is not Cause.NONE or state.past_pivot:
+        return state
+    cause = Cause.DEADLINE if error.code is Reason.DEADLINE_EXCEEDED else Cause.REFUSED
+    return replace(state, cause=cause, error=error)
 
 
 # --- back ----------------------------------------------------------------------------------------------------
 
 
 def _cancel(state: State, cancellation: Cancellation) -> Advance:
-    """Remember the wish; act on it where it still can be acted on."""
-    if state.cancellation is not None:
+    """Act on the wish, or remember it where the database's next answer may still leave the way open."""
+    if state.cancellation is not None or state.past_pivot:
         return state, NOTHING
-    state = replace(state, cancellation=cancellation)
+    wished = replace(state, cancellation=cancellation)
     match state.stage:
+        case Stage.ADMITTING:
+            return wished, NOTHING
         case Stage.AWAITING_APPROVAL:
-            return _close(state, Cause.CANCELLED)
-        case Stage.FORWARD if state.cause is Cause.NONE and not state.past_pivot:
-            return _go_on(replace(state, cause=Cause.CANCELLED))
+            return _close(wished, Cause.CANCELLED)
+        case Stage.FORWARD if state.cause is Cause.NONE:
+            return _go_on(replace(wished, cause=Cause.CANCELLED))
+        case Stage.CLOSING if state.cause is Cause.EXPIRED:
+            return wished, NOTHING
         case _:
             return state, NOTHING
 
 
 def _close(state: State, cause: Cause) -> Advance:
-    """Fence all steps; once nothing of ours runs, the answer is the truth about what landed."""
+    """Fence all steps; nothing of ours runs, so the answer is the truth about what landed."""
     actor = state.cancellation.requested_by if state.cancellation and cause is Cause.CANCELLED else None
     error = state.error if cause in (Cause.REFUSED, Cause.DEADLINE) else None
     closing = replace(state, stage=Stage.CLOSING, cause=cause)
@@ -241,15 +275,9 @@ def _close(state: State, cause: Cause) -> Advance:
 def _closed(state: State, closed: Closed) -> Advance:
     """Compensate exactly what the database lists; or go where it says that the intent already is."""
     standing = closed.standing
-    if closed.due_in_seconds is not None:
-        waiting = replace(state, stage=Stage.AWAITING_APPROVAL, cause=Cause.NONE, ask=standing.ask)
-        if not standing.ask.undecided:
-            return _decided(waiting)
-        again = do.Ask(step_ids=standing.ask.undecided, expires_in_seconds=closed.due_in_seconds)
-        return waiting, (again,)
     if closed.past_pivot:
         return _forward_past_pivot(state, closed)
-    if standing.phase is not IntentPhase.CLOSING:
+    if standing.phase is not IntentPhase.CLOSING or standing.parked is not None:
         return _stand(state, standing)
     state = replace(
         state, stage=Stage.COMPENSATING, cause=standing.cause, error=standing.error or state.error, epoch=standing.epoch
@@ -276,20 +304,18 @@ def _closed(state: State, closed: Closed) -> Advance:
 
 
 def _forward_past_pivot(state: State, closed: Closed) -> Advance:
-    """The way back is shut: finish what cannot refuse, or call a person."""
-    state = replace(state, past_pivot=True, cause=Cause.NONE, epoch=closed.standing.epoch)
+    """The way back is shut: finish what cannot refuse. What landed unseen is run again, for its stored answer."""
+    state = replace(
+        state, stage=Stage.FORWARD, past_pivot=True, cause=Cause.NONE, cancellation=None, epoch=closed.standing.epoch
+    )
     for effect in closed.effects:
         if effect.state == "LANDED" and state.steps[effect.step_id].state is not StepState.DONE:
             state = state.with_step(effect.step_id, state=StepState.PLANNED, error=None)
-    if any(step.state is StepState.REFUSED for step in state.steps.values()):
-        return _park(state, ParkReason.STUCK_AFTER_PIVOT)
-    return _forward(replace(state, stage=Stage.FORWARD))
+    return _forward(state)
 
 
 def _back(state: State) -> Advance:
     """Compensate every landed step whose dependents are gone; settle or park when nothing is left to do."""
-    if state.stage is not Stage.COMPENSATING:
-        return state, NOTHING
     plan = state.known_plan
     blockers = _blockers(plan, state)
     todo = [
@@ -338,9 +364,8 @@ def _is_live(state: State, step_id: str) -> bool:
 
 def _park(state: State, reason: ParkReason) -> Advance:
     """Rest: in the database first, so that no step lands meanwhile."""
-    if state.running():
-        return state, NOTHING
-    stuck = [step for step in state.steps.values() if step.state in (StepState.PARKED, StepState.REFUSED)]
+    stands = StepState.PARKED if reason is ParkReason.COMPENSATION_REFUSED else StepState.REFUSED
+    stuck = [step for step in state.steps.values() if step.state is stands]
     detail = {
         "steps": [
             {"step_id": step.step_id, "error": step.error.model_dump(mode="json") if step.error else None}
@@ -350,26 +375,12 @@ def _park(state: State, reason: ParkReason) -> Advance:
     return replace(state, stage=Stage.PARKING, parked=reason), (do.Park(reason=reason, detail=detail),)
 
 
-def _resolved(  # noqa: PLR0911 - one line per verb
-    state: State, verb: str, step_id: str | None, standing: Standing, residue: str | None
-) -> Advance:
-    """Go on as the operator said; the database has already taken its part of it."""
-    state = replace(state, parked=standing.parked, epoch=standing.epoch, plan=standing.plan or state.plan)
-    if standing.phase.is_final:
-        return _stand(state, standing)
-    match verb:
-        case "close":
-            return _close(state, Cause.INTERRUPTED if standing.cause is Cause.NONE else standing.cause)
-        case "forward":
-            return _decided(replace(state, stage=Stage.PARKED, ask=standing.ask, cause=Cause.NONE))
-        case "retry" if step_id is not None:
-            if standing.phase is IntentPhase.ADMITTED:
-                again = state.with_step(step_id, state=StepState.PLANNED, error=None)
-                return _forward(replace(again, stage=Stage.FORWARD, cause=Cause.NONE))
-            again = state.with_step(step_id, state=StepState.DONE, error=None)
-            return _back(replace(again, stage=Stage.COMPENSATING))
-        case _ if step_id is not None:
-            done = state.with_step(step_id, state=StepState.COMPENSATED, residue=residue)
-            return _back(replace(done, stage=Stage.COMPENSATING))
-        case _:
-            return state, NOTHING
+def _resolved(state: State, standing: Standing | None) -> Advance:
+    """Go on as the operator said: the database has taken the verb, so how it stands now is what to do.
+
+    A refused or repeated resolution changes nothing while the intent is still parked; if it is not, an earlier one
+    was taken and its answer lost.
+    """
+    if state.stage is not Stage.PARKED or standing is None or standing.parked is not None:
+        return state, NOTHING
+    return _stand(replace(state, cancellation=None), standing)

@@ -74,6 +74,9 @@ class State:
     cancellation: Cancellation | None = None
     past_pivot: bool = False
     parked: ParkReason | None = None
+    parked_steps: tuple[str, ...] = ()
+    stale: bool = False
+    """True when another run may own the intent: nothing new starts, and once nothing runs the database is asked."""
     report: IntentReport | None = None
 
     @property
