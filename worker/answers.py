@@ -180,9 +180,17 @@ def pending(proposal: Proposal) -> Envelope:
     return intent_envelope(report, None, Meta(intent_id=proposal.intent_id, poll_after_ms=POLL_RUNNING_MS))
 
 
+def named(envelope: Envelope, intent_id: str) -> Envelope:
+    """Say which intent an answer is about; a run that admission refused does not know it."""
+    if envelope.meta.intent_id is not None:
+        return envelope
+    return envelope.model_copy(update={"meta": envelope.meta.model_copy(update={"intent_id": intent_id})})
+
+
 def repeated(envelope: Envelope, proposal: Proposal) -> Envelope:
     """Mark an answer as that of a repeat."""
-    meta = envelope.meta.model_copy(update={"duplicate": True, "duplicate_of": proposal.intent_id})
+    known = named(envelope, proposal.intent_id)
+    meta = known.meta.model_copy(update={"duplicate": True, "duplicate_of": proposal.intent_id})
     return envelope.model_copy(update={"meta": meta})
 
 

@@ -39,7 +39,7 @@ from contracts.risk import DEFAULT_POLICY, Policy
 from contracts.saga import WORKFLOW
 from contracts.shape import shape_of
 from contracts.wire import decode_object, refusal
-from worker.answers import Known, completed, find, not_found, pending, read_known, repeated
+from worker.answers import Known, completed, find, named, not_found, pending, read_known, repeated
 from worker.listings import answer
 from worker.messages import Messages
 from worker.outlook import Outlook, outlook_before_admission, outlook_of
@@ -212,7 +212,7 @@ class Door:
             return pending(proposal) if known is None else known.envelope(duplicate=known.standing.epoch > 1)
         if envelope.meta.duplicate:
             return await self._repeat(request, proposal, wait)
-        return envelope
+        return named(envelope, proposal.intent_id)
 
     async def _is_alias(self, proposal: Proposal, idempotency_key: str) -> bool:
         """True when this explicit key names this intent already. Raises SagaError(KEY_REUSED)."""
@@ -242,6 +242,10 @@ class Door:
             )
         except RPCError as error:
             raise down(error) from error
+        except RuntimeError as error:  # a client that connects with its first call
+            raise SagaError(
+                Reason.DEPENDENCY_DOWN, "Temporal does not answer; the same post may be sent again."
+            ) from error
         return handle
 
     async def plan(

@@ -12,7 +12,7 @@ from contracts.base import Record
 from contracts.envelope import Envelope, IntentReport, Meta, Outcome, intent_envelope
 from contracts.errors import SagaError
 from contracts.reasons import Reason
-from worker.answers import POLL_RUNNING_MS, not_found, now_text
+from worker.answers import POLL_RUNNING_MS, named, not_found, now_text
 
 ACTIVITIES_MAX: Final = 20
 
@@ -69,7 +69,7 @@ async def unadmitted(client: Client, tenant: str, intent_id: str) -> Envelope:
     except WorkflowFailureError as failure:
         cause = failure.cause
         if isinstance(cause, ApplicationError) and cause.details and isinstance(cause.details[0], dict):
-            return Envelope.model_validate(cause.details[0])
+            return named(Envelope.model_validate(cause.details[0]), intent_id)
         raise not_found(intent_id) from failure
     except RPCError as error:
         raise SagaError(
