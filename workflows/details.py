@@ -2,6 +2,8 @@
 
 import json
 
+from contracts.base import JsonObject
+from contracts.saga import ParkReason
 from workflows.state import Stage, State
 
 
@@ -38,16 +40,24 @@ def markdown(state: State) -> str:
             lines += _block({"tool": step.tool, "arguments": step.arguments})
     if state.stage is Stage.PARKED:
         lines += ["", f"Parked: {state.parked}. Update `resolve`, paste and complete:", ""]
-        lines += _block(
-            {
-                "resolution_id": "choose-one",
-                "verb": "close",
-                "operator": "your-name",
-                "step_id": None,
-                "evidence": "",
-            }
-        )
+        lines += _block(_resolution(state))
     return "\n".join(lines)
+
+
+def _resolution(state: State) -> JsonObject:
+    """A resolution that is possible now; what else is, the answer to a wrong one tells."""
+    verb, step_id = "close", None
+    if state.parked is ParkReason.STUCK_AFTER_PIVOT:
+        verb = "forward"
+    if state.parked is ParkReason.COMPENSATION_REFUSED:
+        verb, step_id = "retry", next(iter(state.parked_steps), None)
+    return {
+        "resolution_id": "choose-one",
+        "verb": verb,
+        "operator": "your-name",
+        "step_id": step_id,
+        "evidence": "",
+    }
 
 
 def _block(value: object) -> list[str]:
