@@ -131,6 +131,7 @@ async def _read(transaction: Transaction, tool: AnyTool, call: StepCall, argumen
 
 async def _land(transaction: Transaction, tool: AnyTool, call: StepCall, arguments: BaseModel) -> StepResult:
     argument_digest = digest(call.arguments)
+    arguments_text = canonical_json(call.arguments).decode()
     standing = await transaction.one(
         _LAND,
         {
@@ -144,7 +145,7 @@ async def _land(transaction: Transaction, tool: AnyTool, call: StepCall, argumen
             "step_id": call.step_id,
             "is_pivot": tool.contract.side_effect is SideEffect.IRREVERSIBLE,
             "argument_digest": argument_digest,
-            "arguments": canonical_json(call.arguments).decode(),
+            "arguments": arguments_text,
         },
     )
     if standing is None:
@@ -156,11 +157,12 @@ async def _land(transaction: Transaction, tool: AnyTool, call: StepCall, argumen
     output: BaseModel = await tool.execute(transaction, arguments, context)
     if tool.verify is not None:
         await tool.verify(transaction, arguments, output, context)
-    response = output.model_dump(mode="json")
+    response_text = canonical_json(output.model_dump(mode="json")).decode()
     await transaction.later(
-        "update backstay.effects set response = %s where step_key = %s",
-        (canonical_json(response).decode(), call.step_key),
+        "update backstay.effects set response = %s where step_key = %s", (response_text, call.step_key)
     )
+    # Read back from what is stored, so that the first answer and every repeat of it are the same bytes.
+    response = json.loads(response_text)
     await audit.append(
         transaction,
         "effect",
@@ -178,7 +180,7 @@ async def _land(transaction: Transaction, tool: AnyTool, call: StepCall, argumen
         step_id=call.step_id,
         step_key=call.step_key,
         transaction_id=context.transaction_id,
-        applied_args=call.arguments,
+        applied_args=json.loads(arguments_text),
         output=response,
     )
 

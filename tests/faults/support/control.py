@@ -22,7 +22,11 @@ ANY = "*"
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One fault. `intents` are intent keys or session ids, empty for any; `times` 0 is without limit."""
+    """One fault. `intents` are intent keys or session ids, empty for any; `times` 0 is without limit.
+
+    A thawed worker is told by Temporal that its work is given away, and cancels it. A `stubborn` fault lets it be
+    finished all the same, as with a call that cannot be taken back.
+    """
 
     name: str
     activity: str
@@ -31,6 +35,7 @@ class Rule:
     intents: tuple[str, ...] = ()
     seconds: float = 0.0
     times: int = 1
+    is_stubborn: bool = False
 
     def is_at(self, activity: str, point: Point) -> bool:
         """True when this point of this activity is meant."""

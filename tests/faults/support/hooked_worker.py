@@ -7,14 +7,15 @@ events that the workflow takes. `NEUTRALISED` is the exception, for the tests th
 # pyright: reportPrivateUsage=false
 
 import asyncio
+import json
 import os
 import signal
-import sys
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
+from unittest import mock
 
 from temporalio import activity, workflow
 from temporalio.exceptions import ApplicationError
@@ -26,15 +27,17 @@ from contracts.base import JsonObject
 from contracts.risk import DEFAULT_POLICY
 from contracts.saga import AdmitRequest, Claim
 from tests.faults.support.control import Control, Point, Rule
-from worker import service
+from worker import faults
+from worker.cli import serving
 from worker.settings import Settings
 from workflows.intent_workflow import IntentWorkflow
 
 T = TypeVar("T")
 
 DIRECTORY: Final = "FAULTS_TEST_DIRECTORY"
-READY: Final = "FAULTS_TEST_READY"
-COMPENSATION_ATTEMPTS: Final = "FAULTS_TEST_COMPENSATION_ATTEMPTS"
+READY: Final = "ready: task queue"
+"""What `backstay worker` prints once it serves."""
+POLICY: Final = "FAULTS_TEST_POLICY"
 CONNECTIONS_MAX: Final = "FAULTS_TEST_CONNECTIONS_MAX"
 NEUTRALISED: Final = "FAULTS_TEST_NEUTRALISED"
 PAUSE_SECONDS_MAX: Final = 60.0
@@ -65,11 +68,15 @@ class Hooks:
         doing = _doing.get()
         if doing is None:
             return
-        self.control.note(point, doing.name, doing.intent, attempt=doing.attempt)
+        self.note(point, doing)
         for rule in self.control.rules(doing.intent):
             if rule.is_at(doing.name, point) and self.control.claim(rule):
-                self.control.note("fault", doing.name, doing.intent, attempt=doing.attempt, detail=rule.name)
+                self.note("fault", doing, rule.name)
                 await self._happen(rule)
+
+    def note(self, what: str, doing: Doing, detail: str = "") -> None:
+        """Write a line of the journal."""
+        self.control.note(what, doing.name, doing.intent, attempt=doing.attempt, detail=detail)
 
     def wants(self, point: Point) -> bool:
         """True when a fault is armed for this point of the activity that is being carried out."""
@@ -132,12 +139,19 @@ class _Inbound(ActivityInboundInterceptor):
         doing = Doing(info.activity_type, intent_of(input.args[0]), info.attempt)
         _doing.set(doing)
         await self._hooks.reach("started")
+        going_on = asyncio.create_task(self._go_on(input, doing))
+        if any(rule.is_stubborn for rule in self._hooks.control.rules(doing.intent)):
+            return await asyncio.shield(going_on)
+        return await going_on
+
+    async def _go_on(self, input: ExecuteActivityInput, doing: Doing) -> Any:  # noqa: A002, ANN401
         try:
             result = await super().execute_activity(input)
         except ApplicationError as error:
-            self._hooks.control.note(
-                "refused", doing.name, doing.intent, attempt=doing.attempt, detail=error.type or ""
-            )
+            self._hooks.note("refused", doing, error.type or "")
+            raise
+        except asyncio.CancelledError:
+            self._hooks.note("cancelled", doing)
             raise
         await self._hooks.reach("answered")
         return result
@@ -179,10 +193,9 @@ def hook_workflow(control: Control) -> None:
 
 
 def apply_limits() -> None:
-    """Make attempts few and the pool small where a test says so: faults that take minutes otherwise."""
-    if attempts := os.environ.get(COMPENSATION_ATTEMPTS):
-        policy = replace(DEFAULT_POLICY, compensation_attempts_max=int(attempts), compensation_backoff_max_seconds=1)
-        patched(dispatch.Engine, policy=policy)
+    """Make times short and the pool small where a test says so: faults that take hours otherwise."""
+    if policy := os.environ.get(POLICY):
+        patched(dispatch.Engine, policy=replace(DEFAULT_POLICY, **json.loads(policy)))
     if connections := os.environ.get(CONNECTIONS_MAX):
         patched(databases.Database, connections_max=int(connections))
 
@@ -197,29 +210,18 @@ def patched(made: type[Any], **defaults: object) -> None:
     made.__init__ = start
 
 
-async def serve(control: Control, ready: Path) -> None:
-    """Serve until SIGTERM."""
-    ended = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
-    async with service.serving(Settings.load(), interceptors=[HookInterceptor(Hooks(control))]):
-        ready.touch()  # noqa: ASYNC240 - once
-        await ended.wait()
-
-
 def main() -> None:
-    """Hook everything, then be a worker."""
-    control = Control(Path(os.environ[DIRECTORY]))
-    hook_database(Hooks(control))
-    hook_workflow(control)
+    """Hook everything, then be the worker that `backstay worker` is."""
+    hooks = Hooks(Control(Path(os.environ[DIRECTORY])))
+    hook_database(hooks)
+    hook_workflow(hooks.control)
     apply_limits()
     if os.environ.get(NEUTRALISED):
         from tests.faults.support import neutralised  # noqa: PLC0415 - only where a test asks for it
 
         neutralised.apply(os.environ[NEUTRALISED])
-    asyncio.run(serve(control, Path(os.environ[READY])))
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(0)  # temporalio now and then aborts the interpreter while it shuts down
+    mock.patch.object(faults, "interceptors", return_value=[HookInterceptor(hooks)]).start()
+    serving.serve(Settings.load())
 
 
 if __name__ == "__main__":

@@ -5,8 +5,8 @@ import os
 import signal
 import sys
 import uuid
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from itertools import count
@@ -28,8 +28,11 @@ from activities.catalog import load_packs
 from activities.database import Database
 from activities.dispatch import Engine
 from contracts import saga
+from contracts.base import JsonObject
 from contracts.envelope import Envelope
 from contracts.intent import Caller, IntentRequest
+from contracts.keys import compensate_key, execute_key
+from contracts.plan import Plan
 from contracts.proposal import propose
 from contracts.registry import Registry
 from tests.faults.support import hooked_worker
@@ -112,6 +115,10 @@ class WorkerProcess:
     async def died(self) -> None:
         """Wait until it is gone."""
         assert await asyncio.to_thread(self.process.wait, timeout_seconds=WAIT_SECONDS), f"worker {self.pid} lives"
+
+    def is_ready(self) -> bool:
+        """True once it has said that it serves."""
+        return self.log.exists() and hooked_worker.READY in self.log.read_text()
 
     def said(self) -> str:
         """The end of its log."""
@@ -223,6 +230,39 @@ class Posted:
             "select * from backstay.audit_log where intent_key = %s and kind = %s order by audit_id",
             self.intent_key,
             kind,
+        )
+
+    def claim(self) -> saga.Claim:
+        """Who owns it now."""
+        row = self.claimed()
+        return saga.Claim(
+            intent_key=self.intent_key, workflow_id=row["workflow_id"], run_id=row["run_id"], epoch=row["epoch"]
+        )
+
+    def step_call(self, step_id: str, arguments: JsonObject) -> saga.StepCall:
+        """What the saga sends to a step's activity."""
+        plan = Plan.parse(self.claimed()["plan"])
+        return saga.StepCall(
+            claim=self.claim(),
+            caller=CALLER,
+            intent_id=self.intent_id,
+            step_id=step_id,
+            step_key=execute_key(self.intent_key, step_id),
+            arguments=arguments,
+            plan_digest=plan.digest,
+            policy_digest=plan.policy_digest,
+        )
+
+    def compensate_call(self, step_id: str) -> saga.CompensateCall:
+        """What the saga sends to a step's compensation."""
+        return saga.CompensateCall(
+            claim=self.claim(),
+            caller=CALLER,
+            intent_id=self.intent_id,
+            step_id=step_id,
+            execute_key=execute_key(self.intent_key, step_id),
+            compensate_key=compensate_key(self.intent_key, step_id, 1),
+            policy_digest=Plan.parse(self.claimed()["plan"]).policy_digest,
         )
 
     def journal(self, what: str | None = None, name: str | None = None) -> list[Entry]:
@@ -376,7 +416,7 @@ class World:
     registry: Registry = field(default_factory=_registry)
     workers: list[WorkerProcess] = field(default_factory=list[WorkerProcess])
     posted: list[Posted] = field(default_factory=list[Posted])
-    accounts: count[int] = field(default_factory=count)
+    accounts: "count[int]" = field(default_factory=count)
     _looking: psycopg.Connection[DictRow] | None = None
     _rules: int = 0
 
@@ -419,6 +459,12 @@ class World:
         """Change something by hand, as the owner of the ledger does."""
         with look_into(self.database_url) as connection:
             connection.execute(statement, params or None)
+
+    @contextmanager
+    def session(self) -> Generator[psycopg.Connection[DictRow]]:
+        """Open another session with a transaction, in which a test holds something."""
+        with psycopg.Connection[DictRow].connect(self.database_url, row_factory=dict_row) as connection:
+            yield connection
 
     def account(self, opened_cents: int = OPENED_CENTS, *, principal: str = PRINCIPAL) -> str:
         """Open a customer account that no other saga uses, with money on it."""
@@ -466,9 +512,8 @@ class World:
     ) -> WorkerProcess:
         """Start a worker and wait until it serves; `fresh` starts a new interpreter instead of forking one."""
         number = len(self.workers)
-        ready = self.control.directory / f"ready-{number}"
         log = self.control.directory / f"worker-{number}.log"
-        environment = self.environment(database_url) | {hooked_worker.READY: str(ready)} | dict(extra or {})
+        environment = self.environment(database_url) | dict(extra or {})
         if fresh:
             command = [sys.executable, "-m", hooked_worker.__name__]
             bond = signal.SIGKILL
@@ -478,7 +523,7 @@ class World:
         worker = WorkerProcess(process, log)
         self.workers.append(worker)
         if wait:
-            await until("the worker", lambda: ready.exists() or not process.is_alive(), seconds=60)
+            await until("the worker", lambda: worker.is_ready() or not process.is_alive(), seconds=60)
             assert process.is_alive(), f"the worker ended: {worker.said()}"
         return worker
 
@@ -530,12 +575,13 @@ class World:
         *intents: Posting | Posted,
         seconds: float = 0.0,
         times: int = 1,
+        stubborn: bool = False,
     ) -> Rule:
         """Let a fault happen at a point; for these intents, or for any."""
         self._rules += 1
         name = f"{self._rules:03}-{action}-{point}-{activity.replace('@', '.')}"
         names = tuple(name for intent in intents for name in intent.names)
-        return self.control.arm(Rule(name, activity, point, action, names, seconds, times))
+        return self.control.arm(Rule(name, activity, point, action, names, seconds, times, stubborn))
 
     # --- intents -------------------------------------------------------------------------------------------------
 
