@@ -1,0 +1,96 @@
+"""How answers look: the same words on a terminal and in a pipe, and no text of an agent steers either."""
+
+import io
+
+from rich.console import Console
+
+from contracts.envelope import Cause, IntentReport, Meta, Outcome, StepReport, StepState, intent_envelope
+from contracts.errors import SagaError
+from contracts.reasons import Reason
+from worker.check import parse
+from worker.cli.render import Table, clean, money, plain, problem, saga, tree_of
+
+REPORT = IntentReport(
+    outcome=Outcome.COMPENSATED,
+    cause=Cause.REFUSED,
+    steps=(
+        StepReport(
+            step_id="freeze",
+            tool="freeze_account_funds@1",
+            state=StepState.COMPENSATED,
+            step_key="k/freeze/execute",
+            transaction_id=7,
+            applied_args={"memo": "red \x1b[31m"},
+            output={"hold_id": "H1"},
+            residue="a fee",
+        ),
+        StepReport(
+            step_id="debit",
+            tool="debit_frozen_funds@1",
+            state=StepState.REFUSED,
+            error=SagaError(Reason.FUNDS_INSUFFICIENT, "too little").info,
+        ),
+    ),
+)
+
+
+def test_a_saga_shows_state_key_transaction_output_and_residue() -> None:
+    envelope = intent_envelope(REPORT, None, Meta(intent_id="int_x", duplicate=True))
+
+    text = plain(saga(envelope))
+
+    assert text.splitlines()[0] == "int_x  COMPENSATED  refused  (the answer to an earlier post of the same intent)"
+    for part in ("freeze_account_funds@1  COMPENSATED  transaction 7", "key k/freeze/execute", "gave hold_id=H1"):
+        assert part in text
+    assert "residue: a fee" in text
+    assert "FUNDS_INSUFFICIENT: too little" in text
+
+
+def test_a_terminal_and_a_pipe_say_the_same_and_escapes_stay_text() -> None:
+    envelope = intent_envelope(REPORT, None, Meta(intent_id="int_x"))
+    file = io.StringIO()
+
+    Console(file=file, width=200, force_terminal=False).print(tree_of(envelope))
+    console_text = file.getvalue()
+
+    assert "\x1b" not in plain(saga(envelope)) + console_text
+    for line in plain(saga(envelope)).splitlines():
+        assert line.strip() in console_text
+
+
+def test_foreign_text_is_escaped_and_cut() -> None:
+    assert clean("a\x1b[2J\u202eb\n") == "a\\u{1b}[2J\\u{202e}b\\u{a}"
+    assert len(clean("x" * 10_000)) < 500
+
+
+def test_a_table_is_aligned_and_an_empty_one_speaks() -> None:
+    assert plain(Table(("a", "bb"), (("ccc", "d"),))) == "a    bb\nccc  d\n"
+    assert plain(Table(("a",), (), empty="nothing here")) == "nothing here\n"
+
+
+def test_money_has_two_decimals() -> None:
+    assert [money(0), money(-5), money(123_456_789, "EUR")] == ["0.00", "-0.05", "1,234,567.89 EUR"]
+
+
+def test_an_error_without_an_intent_names_the_next_step() -> None:
+    error = SagaError(Reason.INTENT_NOT_FOUND, "There is no intent int_y.")
+    envelope = intent_envelope(IntentReport(outcome=Outcome.NOT_APPLIED), error.info, Meta()).model_copy(
+        update={"data": None}
+    )
+
+    assert plain(problem(envelope)).splitlines() == [
+        "INTENT_NOT_FOUND: There is no intent int_y.",
+        f"  next: {Reason.INTENT_NOT_FOUND.suggestion}",
+    ]
+
+
+def test_the_file_of_invariants_is_split_into_statements_and_what_is_not_yet_checked() -> None:
+    invariants, not_yet = parse(
+        "-- a preface\n-- name: one\n-- why\nselect 1\nwhere false;\n-- not yet: later\n-- name: two\nselect 2;\n"
+    )
+
+    assert [(one.name, one.statement) for one in invariants] == [
+        ("one", "-- why\nselect 1\nwhere false"),
+        ("two", "select 2"),
+    ]
+    assert not_yet == ("later",)
