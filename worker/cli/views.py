@@ -127,6 +127,10 @@ def key(envelope: Envelope) -> Iterable[View]:
     )
 
 
+def _verb(duty: str) -> str:
+    return "graded" if duty == "NONE" else "asks"
+
+
 def preview(envelope: Envelope) -> Iterable[View]:
     """Show a dry run."""
     found = data(envelope)
@@ -136,7 +140,7 @@ def preview(envelope: Envelope) -> Iterable[View]:
             (
                 Node(f"takes {pairs(step['arguments'])}", style="dim"),
                 *(
-                    (Node(f"asks because: {clean('; '.join(step['because']))}", style="yellow"),)
+                    (Node(f"{_verb(step['duty'])} because: {clean('; '.join(step['because']))}", style="yellow"),)
                     if step["because"]
                     else ()
                 ),

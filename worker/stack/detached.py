@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from worker.settings import Settings
 
+EXAMPLE_ACCOUNTS = Path(__file__).parents[2] / "examples" / "accounts.sql"
 WORKER_START_TIMEOUT_SECONDS = 60.0
 WORKER_STOP_TIMEOUT_SECONDS = 30.0
 WORKER_COMMAND = (sys.executable, "-c", "from worker.cli import main; main()", "worker")
@@ -124,6 +125,18 @@ class _Up:
             if connection.execute("select 1 from pg_database where datname = %s", (DATABASE,)).fetchone() is None:
                 connection.execute(f"create database {DATABASE}")
         migrate.upgrade(self.state.database_url)
+        self._open_example_accounts()
+
+    def _open_example_accounts(self) -> None:
+        """Open the accounts that examples/intents name, on a ledger without any: an example has to work at once."""
+        import psycopg  # noqa: PLC0415 - heavy
+
+        if not EXAMPLE_ACCOUNTS.exists():
+            return
+        with psycopg.connect(self.state.database_url, autocommit=True) as owner:
+            owner.execute("set role backstay_owner")
+            if owner.execute("select 1 from ledger.accounts limit 1").fetchone() is None:
+                owner.execute(EXAMPLE_ACCOUNTS.read_bytes())
 
     def _start_worker(self) -> None:
         since = datetime.now(UTC)
