@@ -8,7 +8,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from contracts.base import JsonObject, Record
+from contracts.base import JsonObject, JsonValue, Record
 from contracts.envelope import Cause, IntentReport, Outcome, StepReport
 from contracts.errors import ErrorInfo
 from contracts.intent import NAME_PATTERN, Caller
@@ -69,9 +69,9 @@ class Claim(Record):
 
 
 class AdmitRequest(Record):
-    """Input of admission: the workflow's own input, unread, and the run that asks."""
+    """Input of admission: the workflow's own input, unread (it may be anything), and the run that asks."""
 
-    request: JsonObject
+    request: JsonValue
     workflow_id: str
     run_id: str
 

@@ -11,13 +11,16 @@ from datetime import timedelta
 from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel
+from pydantic_core import from_json
 from temporalio import workflow
-from temporalio.common import RetryPolicy, SearchAttributeKey, SearchAttributePair
+from temporalio.api.common.v1 import Payload
+from temporalio.common import RawValue, RetryPolicy, SearchAttributeKey, SearchAttributePair
 from temporalio.exceptions import ActivityError, ApplicationError
 from temporalio.exceptions import TimeoutError as TemporalTimeoutError
 
 from contracts import saga
-from contracts.envelope import Envelope, Meta, intent_envelope
+from contracts.base import JsonObject, as_object
+from contracts.envelope import Cause, Envelope, Meta, intent_envelope
 from contracts.errors import ErrorInfo, SagaError
 from contracts.keys import compensate_key, execute_key
 from contracts.plan import PlannedStep
@@ -38,6 +41,7 @@ LOCAL_RETRY: Final = RetryPolicy(
 )
 ENGINE_RETRY: Final = RetryPolicy(initial_interval=timedelta(milliseconds=500), maximum_interval=timedelta(seconds=10))
 MESSAGES_MAX: Final = 500
+NO_INPUT: Final = RawValue(Payload())
 BY_TEMPORAL: Final = saga.Cancellation(reason="cancelled in Temporal", requested_by="temporal")
 
 _STATE: Final = SearchAttributeKey.for_keyword(saga.SEARCH_STATE)
@@ -52,12 +56,12 @@ class IntentWorkflow:
     """One intent, from admission to its envelope."""
 
     @workflow.init
-    def __init__(self, request: Any = None) -> None:  # noqa: ANN401 - whatever a client sent
+    def __init__(self, request: RawValue = NO_INPUT) -> None:
         """Start the reducer here: messages can arrive before `run`. `request` is read by admission only.
 
         The first command waits for `run`, whose context carries the trace.
         """
-        self._request: Any = request
+        self._request = read(request)
         self._tasks: set[asyncio.Task[None]] = set()
         self._bug: BaseException | None = None
         self._finish: do.Finish | None = None
@@ -65,7 +69,7 @@ class IntentWorkflow:
         self._state, self._first = begin()
 
     @workflow.run
-    async def run(self, request: Any = None) -> Envelope:  # noqa: ANN401, ARG002 - read in __init__
+    async def run(self, request: RawValue = NO_INPUT) -> Envelope:  # noqa: ARG002 - read in __init__
         """Carry the intent to its envelope. Raises ApplicationError for a rejection that may be posted again."""
         self._emit(self._first)
         while not (self._finish is not None and workflow.all_handlers_finished()):
@@ -163,6 +167,7 @@ class IntentWorkflow:
 
     async def _resolve(self, resolution: saga.Resolution) -> saga.MessageAnswer:
         self._messages += 1
+        await workflow.wait_condition(lambda: self._state.stage not in (Stage.ADMITTING, Stage.PARKING))
         if self._state.stage is not Stage.PARKED:
             return self._answer(accepted=False, message="The intent is not parked; there is nothing to resolve.")
         request = saga.ResolutionRequest(claim=self._claim(), resolution=resolution)
@@ -182,8 +187,9 @@ class IntentWorkflow:
         return self._answer(accepted=False, message=str(error), error=error.info)
 
     def _cancel(self, cancellation: saga.Cancellation) -> saga.MessageAnswer:
-        open_stages = (Stage.ADMITTING, Stage.AWAITING_APPROVAL, Stage.FORWARD)
-        if self._state.stage not in open_stages or self._state.past_pivot:
+        stage, expiring = self._state.stage, self._state.cause is Cause.EXPIRED
+        is_open = stage in (Stage.ADMITTING, Stage.AWAITING_APPROVAL, Stage.FORWARD)
+        if self._state.past_pivot or not (is_open or (stage is Stage.CLOSING and expiring)):
             return self._answer(accepted=False, message=f"Too late: the intent is {self._state.stage.lower()}.")
         self._take(on.CancelRequested(cancellation))
         return self._answer(accepted=True, message="The intent is being stopped.")
@@ -410,6 +416,20 @@ class IntentWorkflow:
         if any(current.get(pair.key) != pair.value for pair in pairs):
             updates = [pair.key.value_set(pair.value) for pair in pairs]
             workflow.upsert_search_attributes(updates)  # pyright: ignore[reportUnknownMemberType] - the SDK's own gap
+
+
+def read(request: RawValue) -> JsonObject | None:
+    """Decode the workflow's input; anything but a JSON object (RFC 8259) is as good as none, and admission says so.
+
+    Left to the SDK, what cannot be decoded would fail the workflow task, again and again for ever, and NaN would
+    become null.
+    """
+    if request.payload.metadata.get("encoding") != b"json/plain":
+        return None
+    try:
+        return as_object(from_json(request.payload.data, allow_inf_nan=False))
+    except ValueError:
+        return None
 
 
 def refusal_of(error: ActivityError | ApplicationError) -> SagaError:
