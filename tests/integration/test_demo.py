@@ -48,6 +48,7 @@ class Demo:
         """Start it, in a session of its own, with a caller's environment that must not matter."""
         misleading = {
             "DATABASE_URL": "postgresql://nobody@192.0.2.1/elsewhere",
+            "PGPORT": "5999",
             "TEMPORAL_ADDRESS": "192.0.2.1:7233",
             "BACKSTAY_TASK_QUEUE": "elsewhere",
             "BACKSTAY_TENANT": "somebody-else",

@@ -130,6 +130,14 @@ def test_commits_are_durable_and_only_the_socket_is_open(stack: LocalStack) -> N
     assert psutil.Process(stack.postgres_pid).net_connections(kind="inet") == []
 
 
+def test_the_callers_own_postgresql_settings_do_not_matter(stack: LocalStack, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PGPORT", "5999")
+    monkeypatch.setenv("PGHOST", "192.0.2.1")
+
+    with psycopg.connect(stack.database_url) as connection:
+        assert connection.execute("select 1").fetchone() == (1,)
+
+
 def test_each_test_has_a_migrated_database_of_its_own(stack: LocalStack, database_url: str) -> None:
     from activities import migrate  # noqa: PLC0415 - as in conftest
 

@@ -47,8 +47,8 @@ async def compensates(world: World) -> None:
     world.screen.scene(
         2,
         "A later step refuses, both earlier ones are compensated",
-        "The third step pays into a stranger's account, so a person is asked first; while they read the card that "
-        "account is closed, the step refuses, and debit and hold are undone in reverse order.",
+        "The third step pays into somebody else's account, so a person is asked first; while they read the card "
+        "that account is closed: the step refuses, and debit and hold are compensated in reverse order.",
     )
     before = world.tables.account(CURRENT)
     posting = world.posting("02-later-step-refuses")

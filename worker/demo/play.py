@@ -59,7 +59,8 @@ def run(console: Console | None = None) -> int:
     """Play the demo; 0 when everything was as promised, 1 when anything was not, 130 when it was interrupted."""
     screen = Screen(console)
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _interrupt)
+        if signal.getsignal(number) is not signal.SIG_IGN:  # under nohup a hang-up is meant to be nothing
+            signal.signal(number, _interrupt)
     try:
         began = time.monotonic()
         screen.opening(
@@ -67,6 +68,7 @@ def run(console: Console | None = None) -> int:
             "Nine scenes on a real Temporal server and a real PostgreSQL, started for this and gone afterwards. "
             "Every claim is read from the tables, not from the answers.",
         )
+        screen.note("Starting PostgreSQL, Temporal and a worker ...")
         with LocalStack.temporary() as stack:
             line = asyncio.run(_play(stack, screen, began))
     except KeyboardInterrupt:
@@ -118,8 +120,9 @@ async def _play(stack: LocalStack, screen: Screen, began: float) -> str:
         await world.start_worker()
         accounts = tables.number("select count(*) from ledger.accounts")
         screen.note(
-            f"Ready in {time.monotonic() - began:.1f} s: PostgreSQL, Temporal, a worker (process {world.running.pid}),"
-            f" {accounts} accounts."
+            f"Ready in {time.monotonic() - began:.1f} s: the schema, {accounts} accounts,"
+            f" the worker in process {world.running.pid}.",
+            apart=False,
         )
         try:
             for number, scene in enumerate(SCENES, 1):

@@ -83,15 +83,14 @@ class WorkerProcess:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a command printed, and how it ended."""
+    """What a command printed."""
 
     command: str
-    exit_code: int
     output: str
 
 
-async def run_command(env: Mapping[str, str], *arguments: str, exit_code: int = 0) -> Answer:
-    """Run `backstay` with arguments. Raises DemoFailedError if it ends with another exit code or does not end."""
+async def run_command(env: Mapping[str, str], *arguments: str) -> Answer:
+    """Run `backstay` with arguments. Raises DemoFailedError if its exit code is not 0 or it does not end."""
     shown = " ".join(("backstay", *(f'"{a}"' if " " in a else a for a in arguments)))
     process = await asyncio.create_subprocess_exec(
         *BACKSTAY,
@@ -111,6 +110,6 @@ async def run_command(env: Mapping[str, str], *arguments: str, exit_code: int = 
     finally:
         if process.returncode is None:
             process.kill()
-    answer = Answer(shown, process.returncode or 0, output.decode(errors="replace").rstrip())
-    hold(f"exit code of `{shown}`, which said {answer.output[-400:]!r}", exit_code, answer.exit_code)
-    return answer
+    said = output.decode(errors="replace").rstrip()
+    hold(f"exit code of `{shown}`, which said {said[-400:]!r}", 0, process.returncode)
+    return Answer(shown, said)

@@ -44,9 +44,10 @@ class Screen:
         self._print(Text(title, "bold"))
         self._say(sentence)
 
-    def note(self, text: str) -> None:
-        """Say something beside the story."""
-        self._gap()
+    def note(self, text: str, *, apart: bool = True) -> None:
+        """Say something beside the story; `apart`: after an empty line."""
+        if apart:
+            self._gap()
         self._say(text, "dim", indent=2)
 
     def log(self, title: str, text: str) -> None:

@@ -152,11 +152,6 @@ class World:
             raise DemoFailedError(f"intent {posting.intent_id} is not in the tables")
         return saga
 
-    def landed(self, posting: Posting, step_id: str) -> bool:
-        """True once the tables hold a step's effect."""
-        saga = self.tables.saga(posting.intent_id)
-        return saga is not None and step_id in saga.execute
-
     def effects(self) -> int:
         """Count all effects of all intents."""
         return self.tables.number("select count(*) from backstay.effects")
@@ -208,9 +203,7 @@ class World:
             raise AssertionError("no worker was started")
         return self.worker
 
-    async def command(self, *arguments: str, exit_code: int = 0) -> str:
-        """Run a `backstay` command as a person would, show it, and return what it printed."""
+    async def command(self, *arguments: str) -> None:
+        """Run a `backstay` command as a person would, and show it. Raises DemoFailedError if it fails."""
         env = environment(self.stack, self.stack.database_url)
-        answer = await run_command(env, *arguments, exit_code=exit_code)
-        self.screen.command(answer)
-        return answer.output
+        self.screen.command(await run_command(env, *arguments))

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SUPERUSER = "postgres"
+PORT = 5432  # no TCP: it only names the socket
 START_TIMEOUT_SECONDS = 60.0
 STOP_TIMEOUT_SECONDS = 20.0
 SOCKET_PATH_BYTES_MAX = 103  # sun_path is 104 bytes with its NUL on macOS, 108 on Linux
@@ -58,14 +59,13 @@ class PostgresServer:
     def __post_init__(self) -> None:
         self._user_id = server_user_id()
         self._programs = postgres_directory(self._user_id)
-        if len(os.fsencode(self.directory / ".s.PGSQL.5432")) > SOCKET_PATH_BYTES_MAX:
+        if len(os.fsencode(self.directory / f".s.PGSQL.{PORT}")) > SOCKET_PATH_BYTES_MAX:
             raise StackError(f"{self.directory} is too long a path for a unix socket; set BACKSTAY_STATE_DIR shorter.")
 
     def url(self, database: str) -> str:
-        """The libpq URL of one database, as the superuser."""
-        return (
-            f"postgresql://{SUPERUSER}@/{quote(database)}?{urlencode({'host': str(self.directory)}, quote_via=quote)}"
-        )
+        """The libpq URL of one database, as the superuser; whole, so that PG* variables of the caller do not matter."""
+        where = urlencode({"host": str(self.directory), "port": PORT}, quote_via=quote)
+        return f"postgresql://{SUPERUSER}@/{quote(database)}?{where}"
 
     def start(self) -> None:
         """Have the server running and ready; make its data directory first if there is none."""
