@@ -156,17 +156,17 @@ def intent_envelope(report: IntentReport, error: ErrorInfo | None, meta: Meta) -
     known = error or cause_error(report.cause)
     told = known.model_copy(
         update={
-            "outcome": EffectOutcome.COMPENSATED
-            if report.outcome is Outcome.COMPENSATED
-            else EffectOutcome.NOT_APPLIED
+            "outcome": EffectOutcome.COMPENSATED if report.outcome is Outcome.COMPENSATED else EffectOutcome.NOT_APPLIED
         }
     )
     return Envelope(status_code=told.code.status_code, status=Status.ERROR, data=data, error=told, meta=meta)
 
 
 def error_envelope(error: ErrorInfo, meta: Meta | None = None) -> Envelope:
-    """Answer for a call that came to no intent."""
-    return Envelope(status_code=error.code.status_code, status=Status.ERROR, error=error, meta=meta or Meta())
+    """Answer for a call that came to no intent; what is not known yet is pending, never failed."""
+    status_code = error.code.status_code
+    status = Status.PENDING if status_code == 202 else Status.ERROR  # noqa: PLR2004 - accepted, by HTTP
+    return Envelope(status_code=status_code, status=status, error=error, meta=meta or Meta())
 
 
 def cause_error(cause: Cause) -> ErrorInfo:

@@ -147,6 +147,9 @@ class Door:
             )
             wait = WAIT_SECONDS if wait_seconds is None else max(0.0, wait_seconds)
             envelope = await self._post(request, proposal, wait, eager=eager)
+            if envelope.error is not None and envelope.meta.intent_id is None:
+                self._note(caller, envelope.error, request_id)  # admission refused and claimed nothing
+            envelope = named(envelope, proposal.intent_id)
         except SagaError as error:
             envelope = error_envelope(error.info)
             if error.reason is not Reason.DEPENDENCY_DOWN:
@@ -208,11 +211,11 @@ class Door:
             raise
         envelope = await self._carrier.follow(handle, proposal.intent_key, wait, holds_place=True)
         if envelope is None:
-            known = await self._known(proposal)
+            known = await self._known_if_database_answers(proposal)
             return pending(proposal) if known is None else known.envelope(duplicate=known.standing.epoch > 1)
         if envelope.meta.duplicate:
             return await self._repeat(request, proposal, wait)
-        return named(envelope, proposal.intent_id)
+        return envelope
 
     async def _is_alias(self, proposal: Proposal, idempotency_key: str) -> bool:
         """True when this explicit key names this intent already. Raises SagaError(KEY_REUSED)."""
@@ -312,7 +315,7 @@ class Door:
                 await self._check_running(handle, proposal)
             envelope = await self._carrier.follow(handle, proposal.intent_key, wait, holds_place=False)
             if envelope is None:
-                known = await self._known(proposal)
+                known = await self._known_if_database_answers(proposal)
                 return repeated(pending(proposal) if known is None else known.envelope(), proposal)
             if not envelope.meta.duplicate:
                 return repeated(envelope, proposal)
@@ -339,6 +342,13 @@ class Door:
             return known
 
         return await self._database.run(work)
+
+    async def _known_if_database_answers(self, proposal: Proposal) -> Known | None:
+        """Read how an accepted intent stands; while the database is away it stays accepted."""
+        try:
+            return await self._known(proposal)
+        except SagaError:
+            return None
 
     async def _check_running(self, handle: WorkflowHandle[Any, Envelope], proposal: Proposal) -> None:
         """Compare arguments with those of a run that is not admitted yet. Raises SagaError."""

@@ -220,7 +220,8 @@ def _envelope(intent_id: str, answer: MessageAnswer, late: Reason, step_id: str 
     if answer.accepted:
         data = {"accepted": True, "message": answer.message, "outcome": answer.outcome.value}
         return Envelope(status_code=200, status=Status.SUCCESS, data=data, meta=meta)
-    error = answer.error or SagaError(late, answer.message, phase=Phase.APPROVAL).info
+    phase = Phase.APPROVAL if late is Reason.DECISION_LATE else Phase.EXECUTION
+    error = answer.error or SagaError(late, answer.message, phase=phase).info
     return error_envelope(error, meta)
 
 

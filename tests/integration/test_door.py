@@ -127,6 +127,12 @@ async def test_a_rejection_that_may_be_retried_claims_nothing_and_the_same_post_
     assert refused.error is not None
     assert refused.error.retryable is Retryable.ALWAYS
     assert (outcome_of(accepted), accepted.meta.intent_id) == ("COMMITTED", refused.meta.intent_id)
+    assert await until(
+        lambda: home.rows(
+            "select 1 from backstay.audit_log where kind = 'door_refused' and result like %s",
+            f"%{refused.meta.request_id}%",
+        )
+    )
 
 
 async def test_another_tenants_account_does_not_exist_and_another_principals_is_not_owned(home: House) -> None:
@@ -212,6 +218,17 @@ async def test_temporal_down_is_a_503_and_the_same_post_goes_through_later(home:
     assert down.error is not None
     assert down.error.retryable is Retryable.ALWAYS
     assert (outcome_of(later), later.meta.duplicate) == ("COMMITTED", False)
+
+
+async def test_a_post_is_accepted_while_the_database_is_away(idle_home: House) -> None:
+    nowhere = Database("postgresql://127.0.0.1:1/nowhere")
+
+    async with nowhere, Door(idle_home.client, nowhere, idle_home.engine.registry, idle_home.settings) as door:
+        accepted = await door.post(freeze_and_debit(session()), ANNA, wait_seconds=0)
+        repeat = await door.post(freeze_and_debit(session()), ANNA, wait_seconds=0, idempotency_key="k-1")
+
+    assert (accepted.status_code, outcome_of(accepted)) == (202, "PENDING")
+    assert (repeat.status_code, code_of(repeat)) == (503, Reason.DEPENDENCY_DOWN)
 
 
 class DeafClient:

@@ -57,9 +57,13 @@ class Session:
     @cached_property
     def packs(self) -> "tuple[Pack, ...]":
         """The tools of this installation."""
-        from activities.catalog import load_packs  # noqa: PLC0415 - as above
+        from activities.catalog import PackError, load_packs  # noqa: PLC0415 - as above
+        from worker.settings import SettingsError  # noqa: PLC0415 - as above
 
-        return load_packs(self.settings.packs)
+        try:
+            return load_packs(self.settings.packs)
+        except PackError as error:
+            raise SettingsError(str(error)) from error
 
     @cached_property
     def registry(self) -> "Registry":
@@ -100,9 +104,12 @@ class Session:
 
     async def door(self) -> "Door":
         """Open the front door."""
+        import structlog  # noqa: PLC0415 - as above
+
         from worker.door import Door  # noqa: PLC0415 - as above
 
         if self._door is None:
+            structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
             door = Door.of(await self.client(), await self.engine(), self.settings)
             self._door = await self._stack.enter_async_context(door)
         return self._door
@@ -159,8 +166,14 @@ async def _in_session(settings: "Settings", work: "Callable[[Session], Awaitable
         if tracing is None:
             return await work(session)
         stack.callback(tracing.close)
-        with tracing.command(f"backstay {' '.join(sys.argv[1:3])}"):
+        with tracing.command(_command_name(sys.argv[1:])):
             return await work(session)
+
+
+def _command_name(arguments: list[str]) -> str:
+    """Name a command without its arguments: a trace's name tells no ids."""
+    words = 2 if arguments[:1] in (["intent"], ["db"]) else 1
+    return " ".join(["backstay", *arguments[:words]])
 
 
 def load_settings(**given: str | None) -> "Settings":
@@ -175,13 +188,12 @@ def load_settings(**given: str | None) -> "Settings":
 
 def run_async(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine to its end. Ends the process with a sentence when settings or packs are wrong."""
-    from activities.catalog import PackError  # noqa: PLC0415 - as above
     from worker.settings import SettingsError  # noqa: PLC0415 - as above
 
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             return runner.run(work)
-    except (SettingsError, PackError) as error:
+    except SettingsError as error:
         fail(str(error), EXIT_USAGE)
 
 

@@ -88,6 +88,7 @@ def outlook(envelope: Envelope) -> Iterable[View]:
     """Show why an intent stands where it stands."""
     found = data(envelope)
     error = found["error"]
+    deadline = found["deadline_at"]
     now = datetime.now(UTC)
     when = due(found["next_action_at"], now)
     next_action = f"{found['next_action']} {when}".strip() if found["next_action"] else "none"
@@ -110,6 +111,7 @@ def outlook(envelope: Envelope) -> Iterable[View]:
             *((Node(f"error: {error['code']}: {clean(error['message'])}", style="red"),) if error else ()),
             *((Node(f"blocked by: {clean(found['blocked_by'])}", style="yellow"),) if found["blocked_by"] else ()),
             Node(f"next by itself: {clean(next_action)}"),
+            *((Node(f"deadline: {due(deadline, now)}"),) if found["run"] == "open" and deadline else ()),
             *((Node("activities", activities),) if activities else ()),
             *((Node("you can", options, style="bold"),) if options else ()),
         ),
