@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +16,9 @@ import pytest
 
 from tests.support.house import ANNA, CASH, GATED_CENTS, POOR, TENANT, freeze_and_debit, open_accounts, session
 from worker.stack import LocalStack
+from worker.stack.keeper import make_run_directory
 from worker.stack.processes import wait_until
+from worker.stack.temporal import free_port
 
 BACKSTAY = (sys.executable, "-c", "from worker.cli import main; main()")
 ROOT = Path(__file__).resolve().parents[2]
@@ -353,6 +356,33 @@ def test_a_worker_refuses_faults_on_a_database_that_is_not_on_this_machine(shell
     worker = far.run("worker")
 
     assert (worker.exit_code, "BACKSTAY_FAULTS" in worker.errors) == (2, True)
+
+
+def test_up_gives_every_command_its_servers_and_down_takes_them_away(stack: LocalStack) -> None:
+    state = make_run_directory()
+    ours = {
+        "BACKSTAY_STATE_DIR": str(state / "up"),
+        "BACKSTAY_TEMPORAL_PORT": str(free_port()),
+        "BACKSTAY_TEMPORAL_UI_PORT": str(free_port()),
+    }
+    others = environment_of(stack, "").items()
+    alone = {name: value for name, value in others if not name.startswith(("BACKSTAY_", "TEMPORAL_", "DATABASE_"))}
+    here = Shell("", alone | ours, state)
+    try:
+        up = here.run("up", "--json")
+        swept = here.run("sweep", "--json")
+        again = here.run("up")
+        down = here.run("down", "--json")
+        nothing = here.run("down")
+    finally:
+        here.run("down")
+        shutil.rmtree(state)
+
+    assert (up.exit_code, set(up.data["processes"])) == (0, {"postgres", "temporal", "worker"})
+    assert (swept.exit_code, swept.data["looked_at"]) == (0, 0)
+    assert (again.exit_code, up.data["temporal_address"] in again.output) == (0, True)
+    assert (down.exit_code, set(down.data["stopped"])) == (0, {"postgres", "temporal", "worker"})
+    assert (nothing.exit_code, nothing.output) == (0, "nothing was running\n")
 
 
 def wait_for_exit(shell: Shell, *arguments: str, code: int) -> Ran:
