@@ -19,8 +19,10 @@ from tests.faults.support.intents import (
     AMOUNT_CENTS,
     CLOSE,
     DEBIT,
+    DECIDE,
     FREEZE,
     LARGE_CENTS,
+    RESOLVE,
     SETTLE,
     doomed,
     purchase,
@@ -149,6 +151,46 @@ async def test_everything_dies_at_once_and_comes_back(world: World) -> None:
     await world.start_worker()
 
     await check_all(held)
+
+
+async def test_what_people_said_counts_though_all_that_heard_it_is_dead(world: World) -> None:
+    """Temporal keeps an update that no worker has answered in memory only; the tables keep what was decided."""
+    worker = await world.start_worker()
+    asked_account, stuck_account = world.account(), world.account()
+    asked = await world.post(purchase(asked_account, LARGE_CENTS))
+    await asked.until_asked()
+    doomed_posting = world.posting(doomed(stuck_account))
+    closing = world.arm(DEBIT_UNDONE, "begin", "pause", doomed_posting)
+    stuck = await world.post(doomed_posting)
+    await stuck.until_fired(closing)
+    world.do("select ledger.close_account(%s)", stuck_account)
+    world.control.release(closing)
+    await stuck.until_parked("COMPENSATION_REFUSED")
+    rules = [
+        world.arm(DECIDE, "committed", "pause", asked),
+        world.arm(RESOLVE, "committed", "pause", stuck),
+    ]
+    talking = [
+        asyncio.create_task(asked.decide(decision_id="lost-decision")),
+        asyncio.create_task(stuck.resolve("done", step_id="debit", evidence="by hand", resolution_id="lost-word")),
+    ]
+    await asked.until_fired(rules[0])
+    await stuck.until_fired(rules[1])
+
+    worker.kill()
+    world.stack.kill_temporal()
+    await asyncio.gather(*talking, return_exceptions=True)
+    world.stack.start_temporal()
+    await world.start_worker()
+    decided = await asked.decide(decision_id="said-again")
+    resolved = await stuck.resolve("done", step_id="debit", evidence="by hand", resolution_id="word-again")
+
+    assert decided is None or not decided.accepted, "the first one counts"
+    assert resolved is None or not resolved.accepted, "the first one counts"
+    assert check_answer(asked, await asked.answer()) == "COMMITTED"
+    assert check_answer(stuck, await stuck.answer()) == "COMPENSATED"
+    assert [row["decisions"] for row in asked.audit("decision")] == ["lost-decision"]
+    assert [row["decisions"] for row in stuck.audit("resolution")] == ["lost-word"]
 
 
 async def test_connections_are_terminated_inside_transactions(world: World) -> None:

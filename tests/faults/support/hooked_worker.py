@@ -165,9 +165,9 @@ def intent_of(request: object) -> str | None:
     return claim.intent_key if isinstance(claim, Claim) else None
 
 
-def session_of(request: JsonObject) -> str:
+def session_of(request: JsonObject | None) -> str:
     """The session of the intent that a workflow was started with."""
-    return str(request["intent"]["session_id"])
+    return str((request or {})["intent"]["session_id"])
 
 
 def hook_workflow(control: Control) -> None:

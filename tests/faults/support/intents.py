@@ -21,6 +21,7 @@ ADMIT: Final = "admit_intent"
 CLOSE: Final = "close_intent"
 SETTLE: Final = "settle_intent"
 DECIDE: Final = "admit_decision"
+PARK: Final = "park_intent"
 RESOLVE: Final = "admit_resolution"
 
 Steps = list[dict[str, Any]]
