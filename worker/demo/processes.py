@@ -27,6 +27,8 @@ BACKSTAY: Final = (sys.executable, "-c", "from worker.cli import main; main()")
 WORKER_START_SECONDS_MAX: Final = 60.0
 COMMAND_SECONDS_MAX: Final = 60.0
 LOOK_EVERY_SECONDS: Final = 0.05
+LOG_LINES_MAX: Final = 4
+LOG_LINE_SHOWN: Final = (200, 400)
 
 
 def environment(stack: LocalStack, database_url: str, **extra: str) -> dict[str, str]:
@@ -62,7 +64,7 @@ class WorkerProcess:
         deadline = asyncio.get_running_loop().time() + WORKER_START_SECONDS_MAX
         while not await asyncio.to_thread(stack.temporal.is_polled, task_queue, since=since):
             if not process.is_alive() or asyncio.get_running_loop().time() > deadline:
-                raise DemoFailedError(f"the worker did not start; its log ends: {log_tail(log)}")
+                raise DemoFailedError(f"the worker did not start; its log ends: {worker.log_tail}")
             await asyncio.sleep(LOOK_EVERY_SECONDS)
         return worker
 
@@ -73,12 +75,17 @@ class WorkerProcess:
 
     @property
     def log_tail(self) -> str:
-        """The end of its log."""
-        return log_tail(self._log)
+        """The end of its log; long lines keep their beginning and their end."""
+        return "\n".join(_shortened(line) for line in log_tail(self._log).splitlines()[-LOG_LINES_MAX:])
 
     def kill(self) -> None:
         """End it with SIGKILL: no handler runs, nothing is finished."""
         self._process.kill_with_children()
+
+
+def _shortened(line: str) -> str:
+    begin, end = LOG_LINE_SHOWN
+    return line if len(line) <= begin + end else f"{line[:begin]} ... {line[-end:]}"
 
 
 @dataclass(frozen=True, slots=True)
