@@ -8,7 +8,7 @@ from contracts.envelope import Cause, IntentReport, Meta, Outcome, StepReport, S
 from contracts.errors import SagaError
 from contracts.reasons import Reason
 from worker.check import parse
-from worker.cli.render import Table, clean, money, plain, problem, saga, tree_of
+from worker.cli.render import Table, clean, exactly, money, plain, problem, saga, tree_of
 
 REPORT = IntentReport(
     outcome=Outcome.COMPENSATED,
@@ -61,6 +61,16 @@ def test_a_terminal_and_a_pipe_say_the_same_and_escapes_stay_text() -> None:
 def test_foreign_text_is_escaped_and_cut() -> None:
     assert clean("a\x1b[2J\u202eb\n") == "a\\u{1b}[2J\\u{202e}b\\u{a}"
     assert len(clean("x" * 10_000)) < 500
+
+
+def test_an_approver_sees_every_value_whole_and_the_code_points_of_look_alikes() -> None:
+    long = "x" * 5_000
+
+    shown = [node.text for node in exactly({"payee": "p\u0430ypal\u202e", "memo": long, "amount_cents": 5})]
+
+    assert shown[0] == 'payee: "p\u0430ypal\\u{202e}"  (code points: "p\\u0430ypal\\u202e")'
+    assert long in shown[1]
+    assert shown[2] == "amount_cents: 5"
 
 
 def test_a_table_is_aligned_and_an_empty_one_speaks() -> None:

@@ -50,7 +50,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows under headings; `empty` is said when there are none."""
+    """Rows under headings, only the last of which wraps; `empty` is said when there are none."""
 
     headings: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -67,7 +67,7 @@ def show(views: Iterable[View]) -> None:
 
         console = Console(highlight=False, emoji=False)
         for view in views:
-            console.print(_rich(view), soft_wrap=not isinstance(view, Table))
+            console.print(_rich(view))
         return
     for view in views:
         sys.stdout.write(plain(view))
@@ -153,6 +153,16 @@ def pairs(values: JsonObject) -> str:
     return "  ".join(f"{clean(name)}={clean(_word(value))}" for name, value in values.items())
 
 
+def exactly(values: JsonObject) -> tuple[Node, ...]:
+    """Show every value whole, one a line; beside what is not ASCII stand its code points, against look-alikes."""
+    shown: list[Node] = []
+    for name, value in values.items():
+        text = _CONTROL.sub(_code_point, json.dumps(value, ensure_ascii=False))
+        points = json.dumps(value)
+        shown.append(Node(f"{clean(name)}: {text}" + (f"  (code points: {points})" if not text.isascii() else "")))
+    return tuple(shown)
+
+
 def money(cents: int, currency: str = "") -> str:
     """Write an amount of a two-decimal currency."""
     sign, whole = "-" if cents < 0 else "", abs(cents)
@@ -162,7 +172,7 @@ def money(cents: int, currency: str = "") -> str:
 def clean(text: str) -> str:
     """Escape what could steer a terminal; cut what is endless."""
     cut = text if len(text) <= WIDTH_MAX else f"{text[:WIDTH_MAX]}..."
-    return _CONTROL.sub(lambda found: f"\\u{{{ord(found.group()):x}}}", cut)
+    return _CONTROL.sub(_code_point, cut)
 
 
 def plain(view: View) -> str:
@@ -177,6 +187,10 @@ def plain(view: View) -> str:
     widths = [max(len(row[column]) for row in cells) for column in range(len(view.headings))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
     return "\n".join(lines) + "\n"
+
+
+def _code_point(found: re.Match[str]) -> str:
+    return f"\\u{{{ord(found.group()):x}}}"
 
 
 def _plain_lines(node: Node, indent: str) -> list[str]:
@@ -196,7 +210,9 @@ def _rich(view: View) -> Any:  # noqa: ANN401 - whatever rich prints
         return _tree(view) if view.children else Text(view.text, style=view.style)
     if not view.rows:
         return Text(view.empty, style="dim")
-    table = RichTable(*view.headings, box=None, header_style="bold", pad_edge=False)
+    table = RichTable(box=None, header_style="bold", pad_edge=False)
+    for heading in view.headings:
+        table.add_column(heading, no_wrap=heading != view.headings[-1])
     for row in view.rows:
         table.add_row(*(Text(cell, overflow="fold") for cell in row))
     return table

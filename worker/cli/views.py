@@ -6,7 +6,7 @@ from typing import Any
 
 from contracts.base import JsonObject
 from contracts.envelope import Envelope
-from worker.cli.render import Node, Table, View, clean, facts, money, pairs, saga
+from worker.cli.render import Node, Table, View, clean, exactly, facts, money, pairs, saga
 
 
 def intent(envelope: Envelope) -> Iterable[View]:
@@ -24,14 +24,14 @@ def intents(envelope: Envelope) -> Iterable[View]:
             line["outcome"],
             line["cause"] if line["cause"] != "none" else "",
             line["risk_level"],
-            ", ".join(line["tools"]) or "-",
+            line["admitted_at"].replace("T", " ").removesuffix("+00:00"),
             clean(line["session_id"]),
-            line["admitted_at"],
             clean(line["waiting_for"] or ""),
+            ", ".join(line["tools"]) or "-",
         )
         for line in data(envelope)["intents"]
     ]
-    headings = ("intent", "outcome", "cause", "risk", "tools", "session", "admitted", "waits for")
+    headings = ("intent", "outcome", "cause", "risk", "admitted (UTC)", "session", "waits for", "tools")
     yield Table(headings, tuple(rows), empty="There are no intents.")
     yield from more(envelope)
 
@@ -46,7 +46,7 @@ def approvals(envelope: Envelope) -> Iterable[View]:
         yield Node(
             f"{card['intent_id']}  {card['step_id']}  {card['tool']}  {card['risk_level']}{expired}",
             (
-                Node(f"arguments: {pairs(card['arguments'])}"),
+                Node("arguments", exactly(card["arguments"])),
                 Node(f"asked because: {clean(card['because'])}"),
                 Node(f"undo: {card['undo']}"),
                 Node(f"goal: {clean(card['goal'] or 'not said')}"),
