@@ -42,8 +42,9 @@ where i.tenant = %s and i.final_at is null and i.phase = 'ADMITTED' and i.parked
 order by r.expires_at limit %s
 """
 _PARKED: Final[LiteralString] = """
-select intent_id, phase, cause, parked_reason, parked_since, parked_detail, agent, principal, tools
-from backstay.intents where tenant = %s and final_at is null and parked_reason is not null
+select intent_id, phase, cause, parked_reason, parked_since, parked_detail, agent, principal, tools, exists (
+    select from backstay.effects e where e.intent_key = i.intent_key and e.is_pivot and e.state = 'LANDED') as past_pivot
+from backstay.intents i where tenant = %s and final_at is null and parked_reason is not null
 order by parked_since limit %s
 """
 _ACCOUNT: Final[LiteralString] = """
@@ -233,10 +234,10 @@ def answer(data: JsonObject, meta: Meta | None = None) -> Envelope:
     return Envelope(status_code=200, status=Status.SUCCESS, data=data, meta=meta or Meta(timestamp=now_text()))
 
 
-def resolve_commands(intent_id: str, standing: Standing) -> tuple[tuple[str, str], ...]:
+def resolve_commands(intent_id: str, standing: Standing, *, past_pivot: bool) -> tuple[tuple[str, str], ...]:
     """Every verb that an operator may say now, with its `backstay resolve` command."""
     commands: list[tuple[str, str]] = []
-    for step_id, verbs in verbs_for(standing).items():
+    for step_id, verbs in verbs_for(standing, pivot_landed=past_pivot).items():
         for verb in verbs:
             evidence = ' --evidence "what was done"' if verb in ("done", "skip") else ""
             commands.append((verb, f"backstay resolve {intent_id} {f'{step_id} ' if step_id else ''}{verb}{evidence}"))
@@ -323,7 +324,9 @@ def _parked(row: Row) -> ParkedLine:
         stuck=tuple(
             {"step_id": step["step_id"], "error": _message(step.get("error"))} for step in detail.get("steps", [])
         ),
-        commands=tuple(command for _, command in resolve_commands(row["intent_id"], standing)),
+        commands=tuple(
+            command for _, command in resolve_commands(row["intent_id"], standing, past_pivot=row["past_pivot"])
+        ),
     )
 
 

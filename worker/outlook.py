@@ -7,6 +7,7 @@ from typing import Final
 
 from temporalio.client import Client
 
+from activities.phase import pivot_landed
 from contracts.base import JsonObject, Record
 from contracts.envelope import Cause, Outcome
 from contracts.errors import ErrorInfo
@@ -145,7 +146,7 @@ def _options(known: Known, run: str) -> list[Option]:
     if run == "none":
         return [Option(command="backstay sweep", effect="starts a run, which parks it for you to close or forward")]
     if standing.parked is not None:
-        commands = resolve_commands(intent_id, standing)
+        commands = resolve_commands(intent_id, standing, past_pivot=pivot_landed(known.effects))
         return [Option(command=command, effect=_VERB_EFFECTS[verb]) for verb, command in commands]
     options: list[Option] = []
     if standing.phase is IntentPhase.ADMITTED:
