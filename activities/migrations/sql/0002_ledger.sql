@@ -20,6 +20,8 @@ create domain amount as bigint check (value > 0);
 create domain balance as bigint check (value between 0 and 9007199254740991);    -- 2^53 - 1: a JSON number keeps it
 create domain memo as text check (char_length(value) <= 140);
 create domain hold_reason as text check (value in ('PURCHASE', 'BOOKING', 'DEPOSIT', 'RISK_REVIEW'));
+create domain lock_reason as text check (value in
+    ('SUSPECTED_FRAUD', 'CUSTOMER_REQUEST', 'LEGAL_ORDER', 'COMPLIANCE_REVIEW'));
 create domain operation_type as text check (value in
     ('OPENING', 'CAPTURE', 'CREDIT', 'TRANSFER', 'REFUND', 'REVERSAL', 'ADJUSTMENT'));
 create domain movement_reason as text check (value in (
@@ -44,10 +46,23 @@ create table accounts (
     limit_cents     balance,                            -- of a single hold or transfer; null: none
     locked_by       bigint,                             -- transaction_id of the effect that made it FROZEN
     opened_at       timestamptz not null default now(),
+    closed_at       timestamptz,
     constraint accounts_available check (balance_cents >= held_cents),
     constraint accounts_stored_balance check (num_nulls(principal, balance_cents, held_cents) in (0, 3)),
     constraint accounts_closed_holds_nothing check (state <> 'CLOSED' or held_cents = 0)
 ) with (fillfactor = 70);                               -- room for updates in place: no index holds a balance
+
+-- Locks of accounts, by the effect that set them. A revoked one (its effect was compensated) is never set again, also
+-- not by the compensation of the unlock that had lifted it.
+create table locks (
+    transaction_id  bigint primary key,
+    tenant          text not null,
+    account_id      customer_account_id not null references accounts,
+    reason_code     lock_reason not null,
+    set_at          timestamptz not null default now(),
+    lifted_at       timestamptz,
+    revoked_at      timestamptz
+);
 
 -- Money that is set aside: captured once (the rest is released), released or expired. Never opened again.
 create sequence hold_serial as bigint maxvalue 9999999999;
@@ -186,12 +201,13 @@ left join lateral (
 
 -- Each movement once per account that it touches, signed: `where account_id = $1 order by movement_id desc limit n`.
 create view account_movements as
-select debit_account as account_id, movement_id, -amount_cents as change_cents, credit_account as other_account,
+select debit_account as account_id, movement_id, -amount_cents::bigint as change_cents,
+    credit_account as other_account,
     currency, operation_type, reason_code, memo, reverses, capture_id, booked_at, transaction_id, step_key, intent_id,
     tenant
 from ledger.movements
 union all
-select credit_account, movement_id, amount_cents, debit_account,
+select credit_account, movement_id, amount_cents::bigint, debit_account,
     currency, operation_type, reason_code, memo, reverses, capture_id, booked_at, transaction_id, step_key, intent_id,
     tenant
 from ledger.movements;
@@ -224,7 +240,7 @@ begin
     if $1 like 'S%' then
         lock table ledger.movements in share row exclusive mode;    -- waits for movements under way, bars new ones
     end if;
-    update ledger.accounts a set state = 'CLOSED', locked_by = null
+    update ledger.accounts a set state = 'CLOSED', locked_by = null, closed_at = clock_timestamp()
     where a.account_id = $1 and a.state <> 'CLOSED' and coalesce(a.held_cents, 0) = 0;
     if found then
         return;
@@ -239,6 +255,7 @@ end $$;
 revoke execute on function open_account, fund_account, close_account from public;
 grant select on all tables in schema ledger to backstay_app, backstay_readonly;
 grant update (balance_cents, held_cents, state, locked_by) on accounts to backstay_app;
+grant insert (transaction_id, tenant, account_id, reason_code), update (lifted_at, revoked_at) on locks to backstay_app;
 grant insert (tenant, account_id, amount_cents, currency, reason_code, memo, expires_at, transaction_id, step_key,
     intent_id), update (state, captured_cents, closed_at) on holds to backstay_app;
 grant insert (tenant, hold_id, account_id, credit_account, amount_cents, currency, transaction_id),

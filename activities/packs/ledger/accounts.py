@@ -4,7 +4,7 @@ from typing import Final, LiteralString
 
 from pydantic import Field
 
-from activities.database import Transaction
+from activities.database import Row, Transaction
 from activities.packs.ledger.fields import (
     OWNER,
     AccountState,
@@ -36,35 +36,72 @@ from ledger.accounts where account_id = %(account_id)s and principal is not null
 """
 
 _LOCK: Final[LiteralString] = """
-update ledger.accounts set state = 'FROZEN', locked_by = %(transaction_id)s::bigint
-where account_id = %(account_id)s and tenant = %(tenant)s and principal = %(principal)s and state = 'ACTIVE'
-returning account_id
+with locked as (
+    update ledger.accounts set state = 'FROZEN', locked_by = %(transaction_id)s::bigint
+    where account_id = %(account_id)s and tenant = %(tenant)s and principal = %(principal)s and state = 'ACTIVE'
+    returning account_id
+), noted as (
+    insert into ledger.locks (transaction_id, tenant, account_id, reason_code)
+    select %(transaction_id)s::bigint, %(tenant)s, account_id, %(reason_code)s from locked
+)
+select account_id from locked
 """
 
 _UNLOCK: Final[LiteralString] = """
-with locked as materialized (
+with account as materialized (
     select account_id, locked_by from ledger.accounts
     where account_id = %(account_id)s and tenant = %(tenant)s and principal = %(principal)s and state = 'FROZEN'
     for no key update
 ), unlocked as (
     update ledger.accounts a set state = 'ACTIVE', locked_by = null
-    from locked where a.account_id = locked.account_id
-    returning a.account_id
+    from account where a.account_id = account.account_id
+), lifted as (
+    update ledger.locks l set lifted_at = now() from account where l.transaction_id = account.locked_by
 )
-select locked.locked_by from locked, unlocked
+select locked_by from account
 """
 
-_LIFT: Final[LiteralString] = """
-update ledger.accounts set state = 'ACTIVE', locked_by = null
-where account_id = %(account_id)s and tenant = %(tenant)s and state = 'FROZEN' and locked_by = %(locked_by)s::bigint
-returning account_id
+_ACCOUNT: Final[LiteralString] = """
+with account as materialized (
+    select account_id, state, locked_by from ledger.accounts
+    where account_id = %(account_id)s and tenant = %(tenant)s
+    for no key update
+)
 """
+"""The account's row is always locked before the lock's: unlocking, lifting and relocking never deadlock."""
 
-_RELOCK: Final[LiteralString] = """
-update ledger.accounts set state = 'FROZEN', locked_by = %(locked_by)s::bigint
-where account_id = %(account_id)s and tenant = %(tenant)s and state = 'ACTIVE'
-returning account_id
+_REVOKE: Final[LiteralString] = (
+    _ACCOUNT  # noqa: S608 - constants
+    + """
+, revoked as (
+    update ledger.locks l set revoked_at = now() from account where l.transaction_id = %(locked_by)s::bigint
+), unlocked as (
+    update ledger.accounts a set state = 'ACTIVE', locked_by = null
+    from account where a.account_id = account.account_id
+        and account.state = 'FROZEN' and account.locked_by = %(locked_by)s::bigint
+)
+select state from account
 """
+)
+
+_RELOCK: Final[LiteralString] = (
+    _ACCOUNT  # noqa: S608 - constants
+    + """
+, standing as materialized (
+    select l.transaction_id from account join ledger.locks l on l.transaction_id = %(locked_by)s::bigint
+    where l.revoked_at is null
+    for no key update of l
+), relocked as (
+    update ledger.accounts a set state = 'FROZEN', locked_by = %(locked_by)s::bigint
+    from account where a.account_id = account.account_id and account.state = 'ACTIVE'
+        and (%(locked_by)s::bigint is null or exists (select from standing))
+    returning a.locked_by
+), reset as (
+    update ledger.locks l set lifted_at = null from relocked where l.transaction_id = relocked.locked_by
+)
+select state from account
+"""
+)
 
 
 class CheckAccountBalance(Contract):
@@ -139,6 +176,7 @@ async def lock(transaction: Transaction, step: LockCustomerAccount, context: Ste
         "tenant": context.tenant,
         "principal": context.principal,
         "transaction_id": context.transaction_id,
+        "reason_code": step.reason_code.value,
     }
     if await transaction.one(_LOCK, params) is None:
         raise await _state_refusal(transaction, step.account_id, AccountState.ACTIVE, context)
@@ -169,18 +207,17 @@ async def _state_refusal(
     return race(account_id)
 
 
-async def lift(
+async def revoke(
     transaction: Transaction, step: LockCustomerAccount, output: LockedCustomerAccount | None, context: StepContext
 ) -> Compensated:
-    """Lift the lock that this step set. A lock that is gone, or that somebody else set since, is left alone.
+    """Take the lock away that this step set, for good. One that somebody else set since is left alone.
 
     Raises SagaError: WRONG_STATE (the account was closed meanwhile).
     """
     if output is None:  # a database tool's outcome is always known
         raise SagaError(Reason.OUTCOME_UNKNOWN, "The lock is not known; look the step up first.")
     params = {"account_id": step.account_id, "tenant": context.tenant, "locked_by": output.lock_transaction_id}
-    if await transaction.one(_LIFT, params) is None:
-        await _require_not_closed(transaction, step.account_id, context)
+    _require_not_closed(await transaction.one(_REVOKE, params), step.account_id)
     return Compensated()
 
 
@@ -190,21 +227,24 @@ async def relock(
     output: UnlockedCustomerAccount | None,
     context: StepContext,
 ) -> Compensated:
-    """Set the lifted lock again, under its old number. One that somebody else set since is left alone.
+    """Set the lifted lock again, under its old number, unless its own step was compensated meanwhile.
 
-    Raises SagaError: WRONG_STATE (the account was closed meanwhile).
+    One that somebody else set since is left alone. Raises SagaError: WRONG_STATE (the account was closed meanwhile).
     """
     if output is None:  # a database tool's outcome is always known
         raise SagaError(Reason.OUTCOME_UNKNOWN, "The lifted lock is not known; look the step up first.")
     params = {"account_id": step.account_id, "tenant": context.tenant, "locked_by": output.lock_transaction_id}
-    if await transaction.one(_RELOCK, params) is None:
-        await _require_not_closed(transaction, step.account_id, context)
+    _require_not_closed(await transaction.one(_RELOCK, params), step.account_id)
     return Compensated()
 
 
-async def _require_not_closed(transaction: Transaction, account_id: str, context: StepContext) -> None:
-    accounts = await read_accounts(transaction, account_id)
-    account = require_object(accounts.get(account_id), "account", account_id, context, owned=False)
+def _require_not_closed(account: Row | None, account_id: str) -> None:
+    if account is None:
+        raise SagaError(
+            Reason.OBJECT_NOT_FOUND,
+            f"There is no account {account_id}; the ledger was changed by hand.",
+            details={"account_id": account_id},
+        )
     require_state(account, "account", account_id, OPEN_TO_CREDITS)
 
 
@@ -282,7 +322,7 @@ LOCK_CUSTOMER_ACCOUNT: Final = Tool(
         owner=OWNER,
     ),
     execute=lock,
-    compensate=lift,
+    compensate=revoke,
 )
 
 UNLOCK_CUSTOMER_ACCOUNT: Final = Tool(
