@@ -42,8 +42,9 @@ where i.tenant = %s and i.final_at is null and i.phase = 'ADMITTED' and i.parked
 order by r.expires_at limit %s
 """
 _PARKED: Final[LiteralString] = """
-select intent_id, phase, cause, parked_reason, parked_since, parked_detail, agent, principal, tools, exists (
-    select from backstay.effects e where e.intent_key = i.intent_key and e.is_pivot and e.state = 'LANDED') as past_pivot
+select intent_id, phase, cause, parked_reason, parked_since, parked_detail, agent, principal, tools,
+    exists (select from backstay.effects e
+        where e.intent_key = i.intent_key and e.is_pivot and e.state = 'LANDED') as past_pivot
 from backstay.intents i where tenant = %s and final_at is null and parked_reason is not null
 order by parked_since limit %s
 """
