@@ -2,7 +2,8 @@
 
 Names that the model chose (step ids) and the order in which it happened to list independent steps mean nothing; what
 the steps are, their arguments and what feeds what mean everything. So steps are named by their position in an order
-that follows from their contents alone. Arguments keep every byte and every array its order.
+that follows from their contents alone. Arguments keep every byte and every array its order; a field that says what its
+default says is left out, so that a tool that learns one more optional field keeps every key (ADR 0008).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,9 +37,9 @@ def canonical_form(nodes: Sequence[Node]) -> Canonical:
     graphs so symmetric that colour refinement cannot tell inequivalent places apart (two triangles and a hexagon of
     equal calls) still get a correct form, but then it may depend on the order posted: such a post is a new intent.
     """
-    filled = {node.step_id: _filled(node) for node in nodes}
-    identity = {node.step_id: _identity(node, filled[node.step_id]) for node in nodes}
-    line = _line(nodes, identity, filled)
+    stated = {node.step_id: _stated(node) for node in nodes}
+    identity = {node.step_id: _identity(node, stated[node.step_id]) for node in nodes}
+    line = _line(nodes, identity, stated)
     positions = {node.step_id: number for number, node in enumerate(line)}
     needs = direct_needs(line)
 
@@ -52,12 +53,12 @@ def canonical_form(nodes: Sequence[Node]) -> Canonical:
             for node in line
         ]
 
-    return Canonical(form(identity), form(filled), positions)
+    return Canonical(form(identity), form(stated), positions)
 
 
-def _filled(node: Node) -> JsonObject:
-    filled: JsonObject = shape_of(node.contract.input).with_defaults(node.arguments)
-    return filled
+def _stated(node: Node) -> JsonObject:
+    stated: JsonObject = shape_of(node.contract.input).without_defaults(node.arguments)
+    return stated
 
 
 def _identity(node: Node, arguments: JsonObject) -> JsonObject:
@@ -82,11 +83,11 @@ def _renamed(value: JsonValue, positions: Mapping[str, int] | None) -> JsonValue
     return value
 
 
-def _line(nodes: Sequence[Node], identity: Mapping[str, JsonObject], filled: Mapping[str, JsonObject]) -> list[Node]:
+def _line(nodes: Sequence[Node], identity: Mapping[str, JsonObject], stated: Mapping[str, JsonObject]) -> list[Node]:
     line = ordered(nodes)
     if all(before.step_id in node.needs for before, node in pairwise(line)):
         return line  # a chain has one order only
-    by_identity, by_all = _Colours(nodes, identity), _Colours(nodes, filled)
+    by_identity, by_all = _Colours(nodes, identity), _Colours(nodes, stated)
     while (twins := by_identity.first_twins()) is not None:
         chosen = min(twins, key=by_all.ranks.__getitem__)
         by_identity.single_out(chosen)

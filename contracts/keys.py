@@ -2,13 +2,10 @@
 
 import base64
 import hashlib
-from typing import Final
 
 import rfc8785
 
 from contracts.base import JsonObject, JsonValue
-
-INTENT_ID_LENGTH: Final = 30
 
 
 def canonical_json(value: JsonValue) -> bytes:
@@ -33,6 +30,18 @@ def intent_key(
 ) -> str:
     """Derive the key that makes two posts one intent."""
     return digest([tenant, principal, session_id, canonical_steps, business_reference, occurrence, attempt])
+
+
+def lineage_digest(
+    *,
+    tenant: str,
+    principal: str,
+    session_id: str,
+    canonical_steps: list[JsonObject],
+    business_reference: str | None,
+) -> str:
+    """Name one wish, whichever occurrence and attempt of it."""
+    return digest([tenant, principal, session_id, canonical_steps, business_reference])
 
 
 def intent_id(key: str) -> str:

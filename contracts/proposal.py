@@ -45,6 +45,8 @@ class Proposal:
     intent_key: str
     intent_id: str
     body_digest: str
+    lineage_digest: str
+    """The same for every occurrence and attempt of one wish."""
     attempt: int
 
 
@@ -98,6 +100,13 @@ def propose(
         occurrence=model.occurrence,
         attempt=attempt,
     )
+    lineage = keys.lineage_digest(
+        tenant=caller.tenant,
+        principal=caller.principal,
+        session_id=model.session_id,
+        canonical_steps=canonical.identity,
+        business_reference=business_reference,
+    )
     steps = tuple(
         ProposedStep(
             step_id=node.step_id,
@@ -117,6 +126,7 @@ def propose(
         intent_key=key,
         intent_id=keys.intent_id(key),
         body_digest=keys.digest([canonical.full, model.business_reference]),
+        lineage_digest=lineage,
         attempt=attempt,
     )
 

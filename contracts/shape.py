@@ -1,11 +1,12 @@
 """What a model promises about each place in its values, read from its JSON schema.
 
 One reader serves all who ask: errors (what is allowed here, an example), registration (is everything bounded?), the
-plan check (does this output fit that argument?), the canonical form (which default stands for a missing value?).
+plan check (does this output fit that argument?), the canonical form (which fields say no more than their default?).
 So agents, checks and keys can never disagree about a field: all see the schema that the agent sees.
 """
 
 import copy
+import json
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -112,6 +113,13 @@ class Shape:
         """Copy `value` with every missing field that has a stated default filled in; bindings stay as they are."""
         return self._filled(self.root, value)
 
+    def without_defaults(self, value: JsonValue) -> JsonValue:
+        """Copy `value` without the fields that say what their stated default says: what counts for keys.
+
+        A model that gets one more optional field leaves such a form as it was. A union's discriminator stays.
+        """
+        return self._emptied(self.root, self.with_defaults(value))
+
     def expanded(self, place: Place) -> JsonObject:
         """Write out what values of `place` look like, without references and without words for people.
 
@@ -187,6 +195,30 @@ class Shape:
                 filled[name] = copy.deepcopy(field.schema["default"])
         return filled
 
+    def _emptied(self, place: Place | None, value: JsonValue) -> JsonValue:
+        """Take the defaults out of a value in which all are filled in."""
+        if place is None:
+            return value
+        if (items := as_array(value)) is not None:
+            return [self._emptied(self.child(place, index), item) for index, item in enumerate(items)]
+        branch = self.branch(place, value)
+        filled = as_object(value)
+        if filled is None or branch is None or FROM in filled:
+            return value
+        fields = dict(self.fields(branch))
+        kept = as_object(place.schema.get("discriminator")) or {}
+        return {
+            name: self._emptied(fields.get(name), item)
+            for name, item in filled.items()
+            if name == kept.get("propertyName") or not self._is_default(fields.get(name), item)
+        }
+
+    def _is_default(self, place: Place | None, filled: JsonValue) -> bool:
+        """Compare as JSON does: true is not 1."""
+        if place is None or not place.has_default:
+            return False
+        return _plain(filled) == _plain(self._filled(place, place.schema["default"]))
+
     def _words_text(self, words: tuple[JsonValue, ...]) -> str:
         shown = ", ".join(str(word) for word in words[:_CHOICES_SHOWN_MAX])
         more = f" and {len(words) - _CHOICES_SHOWN_MAX} more" if len(words) > _CHOICES_SHOWN_MAX else ""
@@ -238,6 +270,10 @@ def range_of(schema: Schema) -> tuple[int | None, int | None]:
     if "exclusiveMaximum" in schema:
         high = schema["exclusiveMaximum"] - 1
     return low, high
+
+
+def _plain(value: JsonValue) -> str:
+    return json.dumps(value, sort_keys=True)
 
 
 def _range_text(schema: Schema) -> str:

