@@ -125,26 +125,46 @@ _NEVER, _ONCE, _ALWAYS = Retryable.NEVER, Retryable.ONCE, Retryable.ALWAYS
 _DO = UserAction
 
 _RULES: Final[dict[Reason, _Rule]] = {
-    Reason.BODY_MALFORMED: _Rule(400, _NEVER, _DO.FIX_ARGUMENTS, "Send one JSON object (RFC 8259), UTF-8, without duplicate keys."),
-    Reason.BODY_TOO_LARGE: _Rule(413, _NEVER, _DO.FIX_ARGUMENTS, "Send a body of at most 1 MiB."),
+    Reason.BODY_MALFORMED: _Rule(
+        400, _NEVER, _DO.FIX_ARGUMENTS, "Send one JSON object (RFC 8259), UTF-8, without duplicate keys."
+    ),
+    Reason.BODY_TOO_LARGE: _Rule(413, _NEVER, _DO.FIX_ARGUMENTS, "Send a body of at most 256 KiB."),
     Reason.ARGUMENTS_INVALID: _Rule(422, _NEVER, _DO.FIX_ARGUMENTS, "Correct the named fields and post again."),
     Reason.TOOL_UNKNOWN: _Rule(400, _NEVER, _DO.FIX_ARGUMENTS, "Choose a tool that `backstay tools` lists."),
-    Reason.PLAN_UNSOUND: _Rule(422, _NEVER, _DO.FIX_ARGUMENTS, "Reorder or remove the named steps; `backstay plan` shows why."),
-    Reason.KEY_REUSED: _Rule(422, _NEVER, _DO.FIX_ARGUMENTS, "Use a new idempotency key for another intent, or none at all."),
-    Reason.OCCURRENCE_REQUIRED: _Rule(409, _NEVER, _DO.ASK_USER, "Say `occurrence` one higher if the user really wants it again."),
-    Reason.OCCURRENCE_NOT_READY: _Rule(409, _ALWAYS, _DO.WAIT, "Wait until the earlier occurrence has a final outcome."),
-    Reason.RETRY_NOT_ALLOWED: _Rule(409, _NEVER, _DO.ASK_USER, "Only an intent that left nothing behind may be retried."),
+    Reason.PLAN_UNSOUND: _Rule(
+        422, _NEVER, _DO.FIX_ARGUMENTS, "Reorder or remove the named steps; `backstay plan` shows why."
+    ),
+    Reason.KEY_REUSED: _Rule(
+        422, _NEVER, _DO.FIX_ARGUMENTS, "Use a new idempotency key for another intent, or none at all."
+    ),
+    Reason.OCCURRENCE_REQUIRED: _Rule(
+        409, _NEVER, _DO.ASK_USER, "Say `occurrence` one higher if the user really wants it again."
+    ),
+    Reason.OCCURRENCE_NOT_READY: _Rule(
+        409, _ALWAYS, _DO.WAIT, "Wait until the earlier occurrence has a final outcome."
+    ),
+    Reason.RETRY_NOT_ALLOWED: _Rule(
+        409, _NEVER, _DO.ASK_USER, "Only an intent that left nothing behind may be retried."
+    ),
     Reason.ALREADY_SETTLED: _Rule(409, _NEVER, _DO.NONE, "The intent has its outcome; its body was pruned."),
-    Reason.POSSIBLE_DUPLICATE: _Rule(409, _NEVER, _DO.ASK_USER, "Confirm with the user that this is meant a second time."),
+    Reason.POSSIBLE_DUPLICATE: _Rule(
+        409, _NEVER, _DO.ASK_USER, "Confirm with the user that this is meant a second time."
+    ),
     Reason.INTENT_NOT_FOUND: _Rule(404, _NEVER, _DO.FIND_OBJECT, "List the intents and use an id from there."),
     Reason.UNAUTHENTICATED: _Rule(401, _NEVER, _DO.REQUEST_AUTHORIZATION, "Sign in and post again."),
     Reason.NOT_ALLOWED: _Rule(403, _NEVER, _DO.REQUEST_AUTHORIZATION, "Ask somebody who may do this."),
-    Reason.NOT_OWNER: _Rule(403, _NEVER, _DO.REQUEST_AUTHORIZATION, "Use an object of the principal, or ask for a grant."),
-    Reason.DUTY_NOT_AVAILABLE: _Rule(403, _NEVER, _DO.CONTACT_SUPPORT, "This needs two approvers, which this deployment cannot ask yet."),
+    Reason.NOT_OWNER: _Rule(
+        403, _NEVER, _DO.REQUEST_AUTHORIZATION, "Use an object of the principal, or ask for a grant."
+    ),
+    Reason.DUTY_NOT_AVAILABLE: _Rule(
+        403, _NEVER, _DO.CONTACT_SUPPORT, "This needs two approvers, which this deployment cannot ask yet."
+    ),
     Reason.APPROVAL_MISSING: _Rule(403, _NEVER, _DO.REQUEST_AUTHORIZATION, "Have the step approved first."),
     Reason.APPROVAL_EXPIRED: _Rule(403, _NEVER, _DO.ASK_USER, "Post the intent again and have it decided in time."),
     Reason.APPROVAL_DENIED: _Rule(403, _NEVER, _DO.ASK_USER, "Do not repeat it; ask the user how to go on."),
-    Reason.DECISION_INVALID: _Rule(422, _NEVER, _DO.FIX_ARGUMENTS, "Copy plan digest and step from the card that is shown now."),
+    Reason.DECISION_INVALID: _Rule(
+        422, _NEVER, _DO.FIX_ARGUMENTS, "Copy plan digest and step from the card that is shown now."
+    ),
     Reason.DECISION_LATE: _Rule(409, _NEVER, _DO.NONE, "The decision came too late and changed nothing."),
     Reason.RESOLUTION_INVALID: _Rule(422, _NEVER, _DO.FIX_ARGUMENTS, "Choose a verb that `backstay why` offers."),
     Reason.OBJECT_NOT_FOUND: _Rule(404, _NEVER, _DO.FIND_OBJECT, "Look the object up; never invent an id."),
@@ -153,13 +173,17 @@ _RULES: Final[dict[Reason, _Rule]] = {
     Reason.FUNDS_INSUFFICIENT: _Rule(409, _ALWAYS, _DO.ASK_USER, "Lower the amount or wait for funds."),
     Reason.LIMIT_EXCEEDED: _Rule(409, _ALWAYS, _DO.ASK_USER, "Lower the amount or have the limit raised."),
     Reason.WINDOW_CLOSED: _Rule(409, _NEVER, _DO.CONTACT_SUPPORT, "The time for this has passed."),
-    Reason.POSTCONDITION_FAILED: _Rule(409, _NEVER, _DO.CONTACT_SUPPORT, "The write did not do what it promises and was rolled back."),
+    Reason.POSTCONDITION_FAILED: _Rule(
+        409, _NEVER, _DO.CONTACT_SUPPORT, "The write did not do what it promises and was rolled back."
+    ),
     Reason.SUPERSEDED: _Rule(409, _NEVER, _DO.NONE, "The step was fenced; it can never land."),
     Reason.RUN_STALE: _Rule(409, _NEVER, _DO.NONE, "Another run owns this intent now."),
     Reason.INTENT_PARKED: _Rule(409, _NEVER, _DO.CONTACT_SUPPORT, "An operator has to resolve the intent first."),
     Reason.CANCELLED: _Rule(409, _NEVER, _DO.NONE, "It was cancelled; post it again only if the user wants it."),
     Reason.DEADLINE_EXCEEDED: _Rule(409, _NEVER, _DO.ASK_USER, "Post it again if it is still wanted."),
-    Reason.INTERRUPTED: _Rule(409, _NEVER, _DO.CONTACT_SUPPORT, "Its run was ended from outside; an operator closes or forwards it."),
+    Reason.INTERRUPTED: _Rule(
+        409, _NEVER, _DO.CONTACT_SUPPORT, "Its run was ended from outside; an operator closes or forwards it."
+    ),
     Reason.MISMATCH: _Rule(409, _NEVER, _DO.CONTACT_SUPPORT, "Tables and plan differ; an operator has to look."),
     Reason.TOO_LATE: _Rule(409, _NEVER, _DO.NONE, "The intent is past the point where this is possible."),
     Reason.IN_PROGRESS: _Rule(409, _ALWAYS, _DO.WAIT, "The same key is being worked on; wait."),
@@ -167,7 +191,9 @@ _RULES: Final[dict[Reason, _Rule]] = {
     Reason.KILL_SWITCH_ON: _Rule(503, _ALWAYS, _DO.TRY_LATER, "New effects are switched off; try later."),
     Reason.RATE_LIMITED: _Rule(429, _ALWAYS, _DO.TRY_LATER, "Post more slowly."),
     Reason.OUTCOME_UNKNOWN: _Rule(202, _ALWAYS, _DO.WAIT, "The outcome is being looked up; do not repeat it."),
-    Reason.DEPENDENCY_DOWN: _Rule(503, _ALWAYS, _DO.TRY_LATER, "Something it needs is down; the same post may be sent again."),
+    Reason.DEPENDENCY_DOWN: _Rule(
+        503, _ALWAYS, _DO.TRY_LATER, "Something it needs is down; the same post may be sent again."
+    ),
     Reason.INTERNAL: _Rule(500, _ONCE, _DO.CONTACT_SUPPORT, "Report it with the request id."),
 }
 

@@ -16,7 +16,8 @@ from contracts.base import JsonObject, JsonValue, as_array, as_object, items_of
 from contracts.errors import FieldProblem, Phase, SagaError
 from contracts.reasons import Reason
 
-BODY_BYTES_MAX: Final = 1_048_576
+BODY_BYTES_MAX: Final = 262_144
+"""Temporal ends a run whose task answers with more than 4 MiB; a plan holds the arguments several times (ADR 0007)."""
 DEPTH_MAX: Final = 16
 VALUES_MAX: Final = 20_000
 INTEGER_MAX: Final = 2**53 - 1

@@ -196,9 +196,9 @@ def test_a_body_over_the_limit_is_refused_unread() -> None:
 
 
 @pytest.mark.parametrize("opening", [b"[", b'{"a":'])
-def test_nesting_a_hundred_thousand_deep_is_refused(opening: bytes) -> None:
-    assert refused(b'{"a":' + opening * 100_000).reason is Reason.BODY_MALFORMED
-    assert refused(b'{"a":"\\"[[[",' + b'"b":' + opening * 100_000).reason is Reason.BODY_MALFORMED
+def test_nesting_fifty_thousand_deep_is_refused(opening: bytes) -> None:
+    assert refused(b'{"a":' + opening * 50_000).reason is Reason.BODY_MALFORMED
+    assert refused(b'{"a":"\\"[[[",' + b'"b":' + opening * 50_000).reason is Reason.BODY_MALFORMED
 
 
 def test_the_deepest_nesting_that_is_allowed_comes_in_and_one_more_does_not() -> None:
@@ -218,14 +218,14 @@ def test_brackets_inside_text_are_no_nesting() -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        b'{"a":"' + b'\\"[' * 300_000,
-        b'{"a":' + b'"[",' * 250_000,
-        b'{"a":[' + b"{}," * 340_000 + b"{}]}",
-        b'{"a":[' + b"1.5," * 200_000 + b"1]}",
-        b"{" + b'"\\u0000":1,' * 90_000 + b'"b":1}',
-        b'{"a":"' + b"\\ud800" * 150_000 + b'"}',
-        b'{"a":' + b"1" * 1_000_000 + b"}",
-        b"{" * 1_000_000,
+        b'{"a":"' + b'\\"[' * 80_000,
+        b'{"a":' + b'"[",' * 60_000,
+        b'{"a":[' + b"{}," * 85_000 + b"{}]}",
+        b'{"a":[' + b"1.5," * 50_000 + b"1]}",
+        b"{" + b'"\\u0000":1,' * 23_000 + b'"b":1}',
+        b'{"a":"' + b"\\ud800" * 40_000 + b'"}',
+        b'{"a":' + b"1" * 250_000 + b"}",
+        b"{" * 250_000,
     ],
 )
 def test_hostile_bodies_are_refused_with_few_words(body: bytes) -> None:
