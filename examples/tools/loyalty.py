@@ -11,7 +11,11 @@ from contracts.base import Contract
 from contracts.errors import SagaError
 from contracts.reasons import Reason
 
-ADD = "update loyalty.cards set points = points + %s where card_id = %s and principal = %s returning points"
+ADD = """
+update loyalty.cards set points = points + %s
+where card_id = %s and tenant = %s and principal = %s
+returning points
+"""
 
 
 class Grant(Contract):
@@ -29,7 +33,7 @@ class Granted(Contract):
 
 async def grant_points(transaction: Transaction, grant: Grant, context: StepContext) -> Granted:
     """Add the points, or refuse with a typed reason; the engine makes it happen once."""
-    card = await transaction.one(ADD, (grant.points, grant.card_id, context.principal))
+    card = await transaction.one(ADD, (grant.points, grant.card_id, context.tenant, context.principal))
     if card is None:
         raise SagaError(Reason.OBJECT_NOT_FOUND, f"There is no card {grant.card_id}; look it up.")
     return Granted(points_total=card["points"])

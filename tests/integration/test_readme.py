@@ -18,8 +18,11 @@ from worker.settings import Settings
 ROOT = Path(__file__).parents[2]
 TABLE = """
 create schema loyalty;
-create table loyalty.cards (card_id text primary key, principal text not null, points bigint check (points >= 0));
-insert into loyalty.cards values ('L000001', 'demo-customer', 500);
+create table loyalty.cards (
+    card_id text primary key, tenant text not null, principal text not null, points bigint check (points >= 0)
+);
+insert into loyalty.cards values
+    ('L000001', 'demo-bank', 'demo-customer', 500), ('L000002', 'other-bank', 'demo-customer', 500);
 grant usage on schema loyalty to backstay_app;
 grant select, update (points) on loyalty.cards to backstay_app;
 """
@@ -59,7 +62,7 @@ def test_the_example_is_a_pack_that_passes_registration() -> None:
 
 
 @pytest.mark.usefixtures("example_tools")
-async def test_the_example_lands_once_and_is_compensated(
+async def test_the_example_lands_once_is_compensated_and_stays_in_its_tenant(
     temporal_client: Client, database_url: str, task_queue: str
 ) -> None:
     settings = Settings.load(database_url=database_url, task_queue=task_queue, packs="loyalty")
@@ -77,8 +80,12 @@ async def test_the_example_lands_once_and_is_compensated(
                 task_queue=task_queue,
                 result_type=Envelope,
             )
-        points = owner.execute("select points from loyalty.cards").fetchone()
+            other = await temporal_client.execute_workflow(
+                WORKFLOW, request("L000002"), id=f"{task_queue}-3", task_queue=task_queue, result_type=Envelope
+            )
+        points = owner.execute("select points from loyalty.cards order by card_id").fetchall()
 
     assert (done.data or {})["outcome"] == Outcome.COMMITTED
     assert (undone.data or {})["outcome"] == Outcome.COMPENSATED
-    assert points == (750,)
+    assert (other.data or {})["outcome"] == Outcome.NOT_APPLIED
+    assert points == [(750,), (500,)]
