@@ -136,6 +136,12 @@ class Bank:
             hold_id,
         )
 
+    def age_captures(self, age: str) -> None:
+        """Let all captures be of long ago."""
+        self.owner("alter table ledger.captures disable trigger captures_refunds_grow")
+        self.owner("update ledger.captures set captured_at = now() - %s::interval", age)
+        self.owner("alter table ledger.captures enable trigger captures_refunds_grow")
+
     def one(self, statement: str, *params: Any) -> Row:
         """Read one row, as the owner."""
         (row,) = self.owner(statement, *params)

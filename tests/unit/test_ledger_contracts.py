@@ -50,7 +50,7 @@ def test_the_pack_has_the_tools_of_the_issue() -> None:
     }
     assert all(tool.contract.may_refuse for tool in PACK.tools)
     duties = {name: tool.contract.duty for name, tool in TOOLS.items() if tool.contract.duty is not Duty.NONE}
-    assert duties == {"adjust_account_balance": Duty.TWO}
+    assert duties == {"adjust_account_balance": Duty.TWO, "unlock_customer_account": Duty.ONE}
 
 
 def test_the_registry_takes_them() -> None:

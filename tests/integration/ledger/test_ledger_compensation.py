@@ -128,9 +128,7 @@ class TestGiveBack:
     async def test_the_refund_window_does_not_bind_a_compensation(self, bank: Bank) -> None:
         account = bank.account(5000)
         debit = await bank.captured(account, 1000)
-        bank.owner("alter table ledger.captures disable trigger captures_refunds_grow")
-        bank.owner("update ledger.captures set captured_at = now() - interval '200 days'")
-        bank.owner("alter table ledger.captures enable trigger captures_refunds_grow")
+        bank.age_captures("200 days")
 
         tool = await refused(bank.refund(debit.output.capture_id, 1000))
         await bank.compensate(debit)
