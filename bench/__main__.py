@@ -6,7 +6,7 @@ import argparse
 import random
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -15,7 +15,7 @@ import psycopg
 from bench.arena import Arena, BenchError, Corner, arena, as_json
 from bench.checks import check_batch, check_invariants, check_tables
 from bench.figures import Figures, Sample
-from bench.report import EVENTS_BAR, Flood, bars, events, last_line, table
+from bench.report import EVENTS_BAR, Flood, bars, chains, events, last_line, table
 from bench.scenarios import ACCOUNTS, BACKSTAY, CONTENDERS, FULL, QUICK, WARM_UP, Order, Scenario, chosen
 
 if TYPE_CHECKING:
@@ -69,8 +69,9 @@ def _measure(ring: Arena, plan: Plan) -> Figures:
             figures.add(scenario.name, name, _batch(ring, ring.corners[name], scenario, round_number))
         done = {check_invariants(corner) for corner in ring.corners.values()}
         print(
-            f"round {round_number}/{plan.rounds}: {time.monotonic() - begun:.0f} s, machine {psutil.cpu_percent():.0f} %"
-            f" busy; per intent 1 claim, n effects, n + 2 audit rows: checked; invariants: {', '.join(done)}",
+            f"round {round_number}/{plan.rounds}: {time.monotonic() - begun:.0f} s,"
+            f" machine {psutil.cpu_percent():.0f} % busy; checked: per intent 1 claim, n effects, n + 2 audit rows;"
+            f" {', '.join(sorted(done))}",
             flush=True,
         )
     return figures
@@ -137,7 +138,8 @@ def main(given: Sequence[str]) -> int:
     names = tuple(asked.contender or CONTENDERS)
     scenarios = chosen(QUICK if asked.quick else FULL, asked.only)
     scenarios = tuple(
-        Scenario(**{**_fields(s), "contenders": tuple(n for n in s.contenders if n in names)}) for s in scenarios
+        replace(scenario, contenders=tuple(name for name in scenario.contenders if name in names))
+        for scenario in scenarios
     )
     plan = Plan(scenarios, asked.rounds or (2 if asked.quick else ROUNDS), 15.0 if asked.quick else 40.0)
     with_flood = not asked.no_flood and BACKSTAY in names and (not asked.only or FLOOD in asked.only)
@@ -151,6 +153,8 @@ def main(given: Sequence[str]) -> int:
         return 1
     for scenario in plan.scenarios:
         print(f"\n{table(figures, scenario)}")
+    if any(scenario.name.startswith("chain-") for scenario in plan.scenarios):
+        print(f"\n{chains(figures, plan.scenarios)}")
     if flood is not None:
         print(
             f"\nflood: {flood.offered} offered, {FLOOD_IN_FLIGHT} starts in flight; in {flood.seconds:.0f} s"
@@ -171,10 +175,6 @@ def main(given: Sequence[str]) -> int:
     )
     print(last_line(found, counted))
     return 3 if asked.strict and not (enough and all(bar.is_met for bar in found)) else 0
-
-
-def _fields(scenario: Scenario) -> dict[str, Any]:
-    return {name: getattr(scenario, name) for name in Scenario.__slots__}
 
 
 if __name__ == "__main__":

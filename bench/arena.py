@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from activities import migrate
-from bench.scenarios import Order
 from bench.world import furnish
 from worker.stack import LocalStack
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Generator, Sequence
+
+    from bench.scenarios import Order
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -110,7 +111,7 @@ def _used(pid: int, *, children: bool = False) -> float:
 
 
 @contextlib.contextmanager
-def arena(names: Sequence[str]) -> Iterator[Arena]:
+def arena(names: Sequence[str]) -> Generator[Arena]:
     """Start servers and contenders; everything is gone afterwards."""
     with LocalStack.temporary() as stack, contextlib.ExitStack() as processes:
         template = stack.create_database("bench_template")

@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final, LiteralString
 
 import psycopg
+from psycopg.rows import DictRow, dict_row
 
 from bench.arena import BenchError
 from bench.scenarios import BACKSTAY
@@ -52,10 +53,12 @@ def check_batch(corner: Corner, orders: Sequence[Order], outcomes: dict[str, int
 def check_tables(corner: Corner, orders: Sequence[Order]) -> None:
     """Raise BenchError unless the tables show every order's rows, no more and no less, and the money is right."""
     ids = [order.order_id for order in orders]
-    with psycopg.connect(corner.database_url, row_factory=psycopg.rows.dict_row) as connection:
+    with psycopg.Connection[DictRow].connect(corner.database_url, row_factory=dict_row) as connection:
         if corner.name == BACKSTAY:
             rows = connection.execute(_INTENTS, (ids,)).fetchall()
-            found = {row["session_id"]: {name: row[name] for name in _expected(orders[0])} for row in rows}
+            found: dict[str, Any] = {
+                row["session_id"]: {name: row[name] for name in _expected(orders[0])} for row in rows
+            }
             wanted: dict[str, Any] = {order.order_id: _expected(order) for order in orders}
         else:
             rows = connection.execute(_KEYS, (ids,)).fetchall()

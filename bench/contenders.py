@@ -27,7 +27,7 @@ from worker.service import CACHED_SAGAS_MAX, LOCAL_SLOTS, connect, serving
 from worker.settings import Settings
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncGenerator
 
     from contracts.registry import Registry
 
@@ -172,7 +172,7 @@ def _intent(order: Order) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def contender(name: str, database_url: str, temporal_address: str) -> AsyncIterator[Contender]:
+async def contender(name: str, database_url: str, temporal_address: str) -> AsyncGenerator[Contender]:
     """Start a contender with its worker, in this process and on this event loop."""
     task_queue = f"bench-{name}"
     async with AsyncExitStack() as stack:

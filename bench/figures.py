@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
     from bench.arena import Cpu
 
+    Of = Callable[["Sample"], float]
+
 
 @dataclass(frozen=True, slots=True)
 class Sample:
@@ -33,16 +35,6 @@ class Sample:
         ranked = sorted(self.latencies)
         return ranked[min(len(ranked) - 1, int(share * len(ranked)))] * 1000
 
-    @property
-    def p50_ms(self) -> float:
-        """The median latency."""
-        return statistics.median(self.latencies) * 1000
-
-    @property
-    def cpu_ms(self) -> float:
-        """CPU milliseconds for one intent, everywhere."""
-        return self.cpu.total / self.count * 1000
-
 
 @dataclass(slots=True)
 class Figures:
@@ -58,17 +50,17 @@ class Figures:
         """List the samples; none when it was not measured."""
         return self.samples.get(scenario, {}).get(contender, [])
 
-    def median(self, scenario: str, contender: str, of: Callable[[Sample], float]) -> float | None:
+    def median(self, scenario: str, contender: str, of: Of) -> float | None:
         """Take the median over the rounds."""
         found = self.of(scenario, contender)
         return statistics.median(of(sample) for sample in found) if found else None
 
-    def ratios(self, scenario: str, one: str, other: str, of: Callable[[Sample], float]) -> list[float]:
+    def ratios(self, scenario: str, one: str, other: str, of: Of) -> list[float]:
         """Divide one contender's figure by another's, round by round."""
         pairs = zip(self.of(scenario, one), self.of(scenario, other), strict=False)
         return [of(mine) / of(theirs) for mine, theirs in pairs]
 
-    def ratio(self, scenario: str, one: str, other: str, of: Callable[[Sample], float]) -> float | None:
+    def ratio(self, scenario: str, one: str, other: str, of: Of) -> float | None:
         """Take the median of the rounds' ratios."""
         found = self.ratios(scenario, one, other, of)
         return statistics.median(found) if found else None
@@ -81,12 +73,37 @@ def rate(sample: Sample) -> float:
 
 def p50(sample: Sample) -> float:
     """Median latency in milliseconds."""
-    return sample.p50_ms
+    return statistics.median(sample.latencies) * 1000
+
+
+def p95(sample: Sample) -> float:
+    """95th percentile in milliseconds."""
+    return sample.percentile_ms(0.95)
+
+
+def p99(sample: Sample) -> float:
+    """99th percentile in milliseconds."""
+    return sample.percentile_ms(0.99)
 
 
 def cpu(sample: Sample) -> float:
-    """CPU milliseconds an intent."""
-    return sample.cpu_ms
+    """CPU milliseconds an intent, everywhere."""
+    return sample.cpu.total / sample.count * 1000
+
+
+def cpu_server(sample: Sample) -> float:
+    """CPU milliseconds an intent in the Temporal server."""
+    return sample.cpu.server / sample.count * 1000
+
+
+def cpu_worker(sample: Sample) -> float:
+    """CPU milliseconds an intent in the contender's process."""
+    return sample.cpu.worker / sample.count * 1000
+
+
+def cpu_database(sample: Sample) -> float:
+    """CPU milliseconds an intent in PostgreSQL."""
+    return sample.cpu.database / sample.count * 1000
 
 
 def spread(values: Sequence[float]) -> str:

@@ -5,7 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from bench.figures import Figures, cpu, p50, rate, spread
+from bench.figures import (
+    Figures,
+    Of,
+    cpu,
+    cpu_database,
+    cpu_server,
+    cpu_worker,
+    p50,
+    p95,
+    p99,
+    rate,
+    spread,
+)
 from bench.scenarios import (
     BACKSTAY,
     CHAIN_20,
@@ -59,25 +71,37 @@ def table(figures: Figures, scenario: Scenario) -> str:
         f"{scenario.name}: {scenario.steps} steps, {scenario.count} intents a round, {scenario.concurrency} at a time",
         _HEAD,
     ]
+    lines += [_line(figures, scenario, name) for name in CONTENDERS if figures.of(scenario.name, name)]
+    return "\n".join(lines)
+
+
+def _line(figures: Figures, scenario: Scenario, name: str) -> str:
+    def middle(of: Of) -> float:
+        return figures.median(scenario.name, name, of) or 0.0
+
+    last = figures.of(scenario.name, name)[-1]
+    ratios = [spread(figures.ratios(scenario.name, name, PLAIN, of)) for of in (rate, p50, cpu)]
+    return (
+        f"  {LABELS[name]:25}{middle(rate):8.1f}{middle(p50):9.1f}{middle(p95):8.1f}{middle(p99):8.1f}"
+        f"{last.events:8}{last.bytes:8}{middle(cpu):8.1f}{middle(cpu_server):8.1f}{middle(cpu_worker):8.1f}"
+        f"{middle(cpu_database):6.1f}   " + "".join(f"{ratio:20}" for ratio in ratios).rstrip()
+    )
+
+
+def chains(figures: Figures, scenarios: Sequence[Scenario]) -> str:
+    """Show how the cost of a step falls with the length of the chain: medians at one intent at a time."""
+    lengths = [scenario for scenario in scenarios if scenario.name.startswith("chain-")]
+    lines = [f"{'one step of a chain of':27}" + "".join(f"{scenario.steps:>26}" for scenario in lengths)]
     for name in CONTENDERS:
-        samples = figures.of(scenario.name, name)
-        if not samples:
-            continue
-
-        def middle(of: object, name: str = name) -> float:
-            assert callable(of)
-            return figures.median(scenario.name, name, of) or 0.0
-
-        parts = [
-            middle(lambda s, p=part: getattr(s.cpu, p) / s.count * 1000) for part in ("server", "worker", "database")
-        ]
-        ratios = [spread(figures.ratios(scenario.name, name, PLAIN, of)) for of in (rate, p50, cpu)]
-        lines.append(
-            f"  {LABELS[name]:25}{middle(rate):8.1f}{middle(p50):9.1f}"
-            f"{middle(lambda s: s.percentile_ms(0.95)):8.1f}{middle(lambda s: s.percentile_ms(0.99)):8.1f}"
-            f"{samples[-1].events:8}{samples[-1].bytes:8}{middle(cpu):8.1f}"
-            f"{parts[0]:8.1f}{parts[1]:8.1f}{parts[2]:6.1f}   " + "".join(f"{ratio:20}" for ratio in ratios).rstrip()
-        )
+        cells: list[str] = []
+        for scenario in lengths:
+            found = figures.of(scenario.name, name)
+            if found:
+                latency = (figures.median(scenario.name, name, p50) or 0.0) / scenario.steps
+                used = (figures.median(scenario.name, name, cpu) or 0.0) / scenario.steps
+                cells.append(f"{latency:7.1f} ms {used:5.1f} CPU {found[-1].events:4} ev")
+        if cells:
+            lines.append(f"  {LABELS[name]:25}" + "".join(f"{cell:>26}" for cell in cells))
     return "\n".join(lines)
 
 

@@ -92,7 +92,7 @@ FULL: Final = (
     Scenario(HAPPY_64, concurrency=64, count=128),
     Scenario("compensated-1", concurrency=1, count=10, refused=True),
     Scenario(COMPENSATED_16, concurrency=16, count=48, refused=True),
-    Scenario("compensated-64", concurrency=64, count=96, refused=True),
+    Scenario("compensated-64", concurrency=64, count=64, refused=True),
     Scenario("merchant-16", concurrency=16, count=48, one_account=True),
     Scenario("chain-2", concurrency=1, count=6, steps=2, contenders=SAGAS),
     Scenario("chain-5", concurrency=1, count=4, steps=5, contenders=SAGAS),
