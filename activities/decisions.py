@@ -8,8 +8,8 @@ import json
 
 from activities import audit
 from activities.database import Database, Row, Transaction
-from activities.phase import UNPARK, caller_of, pivot_landed
-from activities.standing import ASK, ask_of, locked, standing_of
+from activities.phase import UNPARK, pivot_landed
+from activities.standing import ASK, ask_of, caller_of, locked, standing_of, without_plan
 from contracts.envelope import Cause
 from contracts.errors import Phase, SagaError
 from contracts.keys import execute_key
@@ -26,13 +26,8 @@ from contracts.saga import (
 )
 
 _DECIDE = """
-insert into backstay.decisions (decision_id, intent_key, step_id, verdict, plan_digest, approver, reason, door)
-select %(decision_id)s, r.intent_key, r.step_id, %(verdict)s, r.plan_digest, %(approver)s, %(reason)s, %(door)s
-from backstay.approval_requests r
-where r.intent_key = %(intent_key)s and r.step_id = any(%(step_ids)s) and r.plan_digest = %(plan_digest)s
-    and r.expires_at > now()
-on conflict do nothing
-returning step_id
+select step_id from backstay.record_decision(%(decision_id)s, %(intent_key)s, %(step_ids)s, %(verdict)s,
+    %(plan_digest)s, %(approver)s, %(reason)s, %(door)s) as step_id
 """
 
 
@@ -102,15 +97,17 @@ def _covered(decision: Decision, standing: Standing, landed: set[str]) -> list[s
     return sorted(open_steps - landed)
 
 
-def _judge(  # noqa: PLR0911 - one line per reason
+def _judge(  # noqa: C901, PLR0911 - one line per reason
     decision: Decision, row: Row, standing: Standing, steps: list[str], landed: set[str]
 ) -> SagaError | None:
     """Say why a decision does not count; None when it does."""
     ask = standing.ask
+    if decision.intent_id not in (None, row["intent_id"]):
+        return _invalid(f"The decision is about intent {decision.intent_id}; this is {row['intent_id']}.")
     if decision.approver == row["agent"]:
         return SagaError(Reason.NOT_ALLOWED, "An agent has no say in approvals.", phase=Phase.APPROVAL)
     asked = {*ask.undecided, *ask.approved, *ask.denied}
-    if standing.plan is None or decision.plan_digest != standing.plan.digest:
+    if standing.plan is None or decision.plan_digest != standing.plan_digest:
         return _invalid("The decision is about another plan; copy the plan digest from the card that is shown now.")
     if not set(steps) <= asked:
         return _invalid(f"No decision is asked about {sorted(set(steps) - asked)}.")
@@ -215,15 +212,19 @@ async def admit_resolution(database: Database, request: ResolutionRequest) -> Re
                 resolution.step_id,
             )
             if same:
-                return ResolutionAnswer(accepted=True, standing=standing)
+                return ResolutionAnswer(accepted=True, standing=without_plan(standing))
             used = SagaError(
                 Reason.RESOLUTION_INVALID,
                 f"Resolution id {resolution.resolution_id} was used for another resolution; choose a new one.",
             )
-            return ResolutionAnswer(accepted=False, error=used.info, standing=standing)
+            return ResolutionAnswer(accepted=False, error=used.info, standing=without_plan(standing))
         offered = verbs_for(standing, pivot_landed=pivot_landed(effects))
         refusal: SagaError | None = None
-        if resolution.verb not in offered.get(resolution.step_id or "", []):
+        if resolution.intent_id not in (None, row["intent_id"]):
+            refusal = SagaError(
+                Reason.RESOLUTION_INVALID, f"It is about intent {resolution.intent_id}; this is {row['intent_id']}."
+            )
+        elif resolution.verb not in offered.get(resolution.step_id or "", []):
             refusal = SagaError(
                 Reason.RESOLUTION_INVALID,
                 f"{resolution.verb!r} is not possible now; possible: {json.dumps(offered)}.",
@@ -234,16 +235,25 @@ async def admit_resolution(database: Database, request: ResolutionRequest) -> Re
                 Reason.RESOLUTION_INVALID, f"{resolution.verb!r} needs --evidence: say what was done, or why not."
             )
         if refusal is not None:
-            return ResolutionAnswer(accepted=False, error=refusal.info, standing=standing)
+            await _note_resolution(transaction, row, request, refused=refusal.reason.value)
+            return ResolutionAnswer(accepted=False, error=refusal.info, standing=without_plan(standing))
         residue = await _take(transaction, row, request)
         await transaction.later(UNPARK, (row["intent_key"],))
+        if resolution.verb in ("forward", "retry") and standing.plan is not None:
+            await transaction.later(_EXTEND, (standing.plan.deadline_seconds, row["intent_key"]))
         taken = standing.model_copy(update={"parked": None, "parked_detail": None})
         if resolution.verb == "close" and standing.phase is IntentPhase.ADMITTED:
             await _begin_closing(transaction, row, resolution.operator)
             taken = taken.model_copy(update={"phase": IntentPhase.CLOSING, "cause": Cause.INTERRUPTED})
-        return ResolutionAnswer(accepted=True, standing=taken, residue=residue)
+        return ResolutionAnswer(accepted=True, standing=without_plan(taken), residue=residue)
 
     return await database.run(work)
+
+
+_EXTEND = """
+update backstay.intents set deadline_at = greatest(deadline_at, now() + make_interval(secs => %s)) where intent_key = %s
+"""
+"""An operator who sends an intent forward gives it the time for it; else it would be refused at once."""
 
 
 async def _begin_closing(transaction: Transaction, row: Row, operator: str) -> None:
@@ -284,14 +294,31 @@ async def _take(transaction: Transaction, row: Row, request: ResolutionRequest) 
             " where step_key = %s and state = 'LANDED'",
             (residue, execute_key(row["intent_key"], resolution.step_id)),
         )
+    await _note_resolution(transaction, row, request, residue=residue)
+    return residue
+
+
+async def _note_resolution(
+    transaction: Transaction,
+    row: Row,
+    request: ResolutionRequest,
+    *,
+    residue: str | None = None,
+    refused: str | None = None,
+) -> None:
+    resolution = request.resolution
     await audit.append(
         transaction,
-        "resolution",
+        "resolution_refused" if refused else "resolution",
         caller=caller_of(row),
         intent_key=row["intent_key"],
         step_id=resolution.step_id,
         actor=resolution.operator,
         decisions=resolution.resolution_id,
-        result={"verb": resolution.verb, "evidence": resolution.evidence, "residue": residue},
+        result={
+            "verb": resolution.verb,
+            "evidence": resolution.evidence,
+            "residue": residue,
+            "refused": refused,
+        },
     )
-    return residue

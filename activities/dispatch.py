@@ -15,7 +15,8 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from activities.admission import Admission
-from activities.barrier import compensate_step, execute_step
+from activities.barrier import execute_step
+from activities.compensation import compensate_step
 from activities.database import Database
 from activities.decisions import admit_decision, admit_resolution
 from activities.phase import close_intent, park_intent, settle_intent

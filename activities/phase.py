@@ -10,9 +10,8 @@ from typing import Any, LiteralString
 
 from activities import audit
 from activities.database import Database, Row, Transaction
-from activities.standing import effects_seen, locked, standing_of, step_reports
+from activities.standing import caller_of, effects_seen, locked, standing_of, step_reports, without_plan
 from contracts.envelope import Cause, IntentReport
-from contracts.intent import Caller
 from contracts.saga import (
     Closed,
     CloseRequest,
@@ -22,11 +21,6 @@ from contracts.saga import (
     SettleRequest,
     Standing,
 )
-
-
-def caller_of(row: Row) -> Caller:
-    """Who asked, as the claim remembers."""
-    return Caller(tenant=row["tenant"], principal=row["principal"], agent=row["agent"])
 
 
 def pivot_landed(effects: list[Row]) -> bool:
@@ -47,11 +41,11 @@ async def close_intent(database: Database, request: CloseRequest) -> Closed:
         row, asked, effects = await locked(transaction, request.claim)
         standing = standing_of(row, asked)
         if standing.phase is not IntentPhase.ADMITTED or standing.parked is not None:
-            return Closed(standing=standing, effects=effects_seen(effects))
+            return Closed(standing=without_plan(standing), effects=effects_seen(effects))
         if pivot_landed(effects):
-            return Closed(standing=standing, effects=effects_seen(effects), past_pivot=True)
+            return Closed(standing=without_plan(standing), effects=effects_seen(effects), past_pivot=True)
         if request.cause is Cause.EXPIRED and (not standing.ask.undecided or standing.ask.expires_in_seconds > 0):
-            return Closed(standing=standing, due_in_seconds=standing.ask.expires_in_seconds)
+            return Closed(standing=without_plan(standing), due_in_seconds=standing.ask.expires_in_seconds)
         error = request.error.model_dump_json() if request.error else None
         await transaction.later(
             "update backstay.intents set phase = 'CLOSING', cause = %s, error = %s where intent_key = %s",
@@ -66,7 +60,7 @@ async def close_intent(database: Database, request: CloseRequest) -> Closed:
             result={"cause": request.cause.value},
         )
         closing = standing.model_copy(
-            update={"phase": IntentPhase.CLOSING, "cause": request.cause, "error": request.error}
+            update={"plan": None, "phase": IntentPhase.CLOSING, "cause": request.cause, "error": request.error}
         )
         return Closed(standing=closing, effects=effects_seen(effects))
 
@@ -84,7 +78,7 @@ async def settle_intent(database: Database, request: SettleRequest) -> Standing:
         row, asked, effects = await locked(transaction, request.claim)
         standing = standing_of(row, asked)
         if standing.phase.is_final or standing.parked is not None:
-            return standing
+            return without_plan(standing)
         if standing.plan is None:
             raise AssertionError("only an admitted plan settles")
         wanted = {step.step_id for step in standing.plan.steps if step.writes}
@@ -104,10 +98,10 @@ async def settle_intent(database: Database, request: SettleRequest) -> Standing:
             outcome=phase.outcome,
             cause=standing.cause,
             steps=step_reports(standing.plan, effects, request.steps),
-            plan_digest=standing.plan.digest,
+            plan_digest=standing.plan_digest,
         )
         await _end(transaction, row, phase, report)
-        return standing.model_copy(update={"phase": phase, "report": report})
+        return standing.model_copy(update={"plan": None, "phase": phase, "report": report})
 
     return await database.run(work)
 
@@ -119,7 +113,7 @@ async def park_intent(database: Database, request: ParkRequest) -> Standing:
         row, asked, _ = await locked(transaction, request.claim)
         standing = standing_of(row, asked)
         if standing.phase.is_final or standing.parked is not None:
-            return standing
+            return without_plan(standing)
         return await _park(transaction, row, standing, reason=request.reason, detail=request.detail)
 
     return await database.run(work)
@@ -154,7 +148,7 @@ async def _park(
         intent_key=row["intent_key"],
         result={"reason": reason.value, "detail": detail},
     )
-    return standing.model_copy(update={"parked": reason, "parked_detail": detail})
+    return standing.model_copy(update={"plan": None, "parked": reason, "parked_detail": detail})
 
 
 UNPARK: LiteralString = (

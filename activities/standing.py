@@ -1,11 +1,13 @@
 """Reading how an intent stands: one row, its decisions and its effects, as one transaction sees them."""
 
 import json
+from functools import lru_cache
 from typing import Any, Final, LiteralString
 
 from activities.database import Row, Transaction
 from contracts.envelope import Cause, IntentReport, StepReport, StepState
 from contracts.errors import ErrorInfo, SagaError
+from contracts.intent import Caller
 from contracts.plan import Plan
 from contracts.reasons import Reason
 from contracts.saga import Ask, Claim, EffectSeen, IntentPhase, ParkReason, Standing
@@ -13,7 +15,7 @@ from contracts.saga import Ask, Claim, EffectSeen, IntentPhase, ParkReason, Stan
 INTENT_COLUMNS: Final[LiteralString] = (
     "intent_key, intent_id, tenant, principal, agent, session_id, body_digest, plan, workflow_id, run_id,"
     " former_run_ids, epoch, phase, cause, error, parked_reason, parked_since, parked_detail, report, final_at,"
-    " duplicate_window_seconds, occurrence, attempt,"
+    " duplicate_window_seconds, occurrence, attempt, plan_digest,"
     " final_at + make_interval(secs => duplicate_window_seconds) <= now() as window_over"
 )
 ASK: Final[LiteralString] = """
@@ -27,6 +29,17 @@ EFFECTS: Final[LiteralString] = """
 select step_id, tool, direction, state, transaction_id, arguments, response, residue, step_key, is_pivot, source
 from backstay.effects where intent_key = %s order by transaction_id
 """
+
+
+@lru_cache(maxsize=512)
+def plan_of(text: str) -> Plan:
+    """Read a stored plan; the steps of one intent read the same text."""
+    return Plan.parse(text)
+
+
+def caller_of(row: Row) -> Caller:
+    """Who asked, as the claim remembers."""
+    return Caller(tenant=row["tenant"], principal=row["principal"], agent=row["agent"])
 
 
 def ask_of(rows: list[Row]) -> Ask:
@@ -46,7 +59,8 @@ def standing_of(row: Row, asked: list[Row], plan: Plan | None = None) -> Standin
     """Put an intent's row into the words of the saga."""
     return Standing(
         intent_id=row["intent_id"],
-        plan=plan or (Plan.parse(row["plan"]) if row["plan"] else None),
+        plan=plan or (plan_of(row["plan"]) if row["plan"] else None),
+        plan_digest=row["plan_digest"],
         epoch=row["epoch"],
         phase=IntentPhase(row["phase"]),
         cause=Cause(row["cause"]),
@@ -56,6 +70,11 @@ def standing_of(row: Row, asked: list[Row], plan: Plan | None = None) -> Standin
         report=IntentReport.model_validate_json(row["report"]) if row["report"] else None,
         ask=ask_of(asked),
     )
+
+
+def without_plan(standing: Standing) -> Standing:
+    """Leave the plan out: the saga has it from admission, and history holds it once."""
+    return standing.model_copy(update={"plan": None})
 
 
 def effects_seen(rows: list[Row]) -> tuple[EffectSeen, ...]:

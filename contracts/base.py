@@ -18,9 +18,12 @@ class Contract(BaseModel):
 
 
 class Record(BaseModel):
-    """A model of ours that comes back from JSON we wrote: frozen and closed, enums read from their words."""
+    """A model of ours that comes back from JSON we wrote: frozen, enums read from their words.
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    What a newer version wrote beside it is left aside: a rolling deploy must not stop a saga half-way.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
 
 
 def as_object(value: JsonValue) -> JsonObject | None:

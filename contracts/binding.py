@@ -49,6 +49,21 @@ def resolve(arguments: JsonObject, outputs: Mapping[str, JsonObject]) -> JsonObj
     return {key: _resolved((key,), value, outputs) for key, value in arguments.items()}
 
 
+def fills(template: JsonValue, given: JsonValue) -> bool:
+    """True when `given` is `template` with its bindings filled in, and nothing else is different."""
+    if binding_of(template) is not None:
+        return True
+    if type(template) is not type(given):
+        return False
+    wanted, got = as_object(template), as_object(given)
+    if wanted is not None and got is not None:
+        return wanted.keys() == got.keys() and all(fills(wanted[name], got[name]) for name in wanted)
+    items, others = as_array(template), as_array(given)
+    if items is not None and others is not None:
+        return len(items) == len(others) and all(map(fills, items, others))
+    return bool(template == given)
+
+
 def _sources(path: Path, value: JsonValue) -> Iterator[tuple[Path, JsonValue]]:
     given = as_object(value)
     if given is not None and FROM in given:

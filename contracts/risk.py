@@ -37,13 +37,17 @@ DEFAULT_POLICY: Final = Policy()
 
 @dataclass(frozen=True, kw_only=True)
 class RiskInputs:
-    """What is known of a step's size and reach when it is graded."""
+    """What is known of a step's size and reach when it is graded.
+
+    `amount_cents` is all that the plan has moved in the currency when this step is done: splitting changes nothing.
+    """
 
     amount_cents: int = 0
+    is_running_sum: bool = False
     currency: str | None = None
     rows: int = 0
     crosses_principal: bool = False
-    crosses_tenant: bool = False
+    draws_on_tenant: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +59,9 @@ class Grade:
     because: tuple[str, ...]
 
 
-def grade(contract: AnyContract, inputs: RiskInputs, policy: Policy = DEFAULT_POLICY) -> Grade:
+def grade(  # noqa: C901 - one line per rule
+    contract: AnyContract, inputs: RiskInputs, policy: Policy = DEFAULT_POLICY
+) -> Grade:
     """Take the highest level and duty that any rule asks for."""
     if contract.side_effect is SideEffect.READ_ONLY:
         return Grade(level=0, duty=Duty.NONE, because=("reads only",))
@@ -76,13 +82,14 @@ def grade(contract: AnyContract, inputs: RiskInputs, policy: Policy = DEFAULT_PO
             rules.append((4, Duty.TWO, f"no threshold for currency {inputs.currency}"))
         elif inputs.amount_cents > threshold:
             large = True
-            rules.append((4, Duty.ONE, f"more than {threshold} cents {inputs.currency}"))
+            together = "together with the steps before it " if inputs.is_running_sum else ""
+            rules.append((4, Duty.ONE, f"{together}more than {threshold} cents {inputs.currency}"))
     if large and irreversible:
         rules.append((4, Duty.TWO, "large and cannot be undone"))
     if inputs.crosses_principal:
         rules.append((4, Duty.ONE, "touches another principal's object"))
-    if inputs.crosses_tenant:
-        rules.append((4, Duty.TWO, "touches another tenant's object"))
+    if inputs.draws_on_tenant:
+        rules.append((4, Duty.ONE, "draws on what belongs to the tenant"))
     return Grade(
         level=max(level for level, _, _ in rules),
         duty=max((duty for _, duty, _ in rules), key=lambda duty: duty.rank),

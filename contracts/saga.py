@@ -6,12 +6,13 @@ Every message that a person may send is one model, because Temporal's Web UI sen
 from enum import StrEnum
 from typing import Annotated, Final, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from contracts.base import JsonObject, JsonValue, Record
 from contracts.envelope import Cause, IntentReport, Outcome, StepReport
 from contracts.errors import ErrorInfo
-from contracts.intent import NAME_PATTERN, Caller
+from contracts.intent import INTENT_ID_PATTERN, NAME_PATTERN
+from contracts.keys import compensate_key, execute_key
 from contracts.plan import Plan
 
 WORKFLOW: Final = "IntentWorkflow"
@@ -91,6 +92,7 @@ class Standing(Record):
 
     intent_id: str
     plan: Plan | None = None
+    plan_digest: str | None = None
     epoch: int = 1
     phase: IntentPhase = IntentPhase.ADMITTED
     cause: Cause = Cause.NONE
@@ -104,18 +106,20 @@ class Standing(Record):
 
 
 class StepCall(Record):
-    """Input of a tool's activity; `arguments` stay raw and are validated inside."""
+    """Input of a tool's activity: which step, with its bindings filled in.
+
+    Who asks, what was approved and what was planned the activity reads from the tables, never from a message.
+    `arguments` stay raw and are validated inside.
+    """
 
     claim: Claim
-    caller: Caller
-    intent_id: str
     step_id: str
-    step_key: str
     arguments: JsonObject
-    plan_digest: str
-    policy_digest: str
-    gated: bool = False
-    approval_valid_seconds: int = 0
+
+    @property
+    def step_key(self) -> str:
+        """Key of the step's one execution."""
+        return execute_key(self.claim.intent_key, self.step_id)
 
 
 class StepResult(Record):
@@ -129,15 +133,20 @@ class StepResult(Record):
 
 
 class CompensateCall(Record):
-    """Input of a compensating activity; its arguments come from the effect row, never from a message."""
+    """Input of a compensating activity; everything it does comes from the effect row, never from a message."""
 
     claim: Claim
-    caller: Caller
-    intent_id: str
     step_id: str
-    execute_key: str
-    compensate_key: str
-    policy_digest: str
+
+    @property
+    def execute_key(self) -> str:
+        """Key of what is undone."""
+        return execute_key(self.claim.intent_key, self.step_id)
+
+    @property
+    def compensate_key(self) -> str:
+        """Key of the undoing."""
+        return compensate_key(self.claim.intent_key, self.step_id)
 
 
 class CompensateResult(Record):
@@ -197,9 +206,18 @@ class ParkRequest(Record):
 
 
 DecisionId = Annotated[str, Field(pattern=NAME_PATTERN)]
+IntentId = Annotated[str, Field(pattern=INTENT_ID_PATTERN)]
 
 
-class Decision(Record):
+class Message(Record):
+    """What a person sends. `intent_id`, where it is said, must be the intent that runs: ids of workflows are reused."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    intent_id: IntentId | None = None
+
+
+class Decision(Message):
     """What a person decides about one step or, without `step_id`, about all that are asked."""
 
     decision_id: DecisionId
@@ -226,14 +244,14 @@ class DecisionAnswer(Record):
     ask: Ask = Ask()
 
 
-class Cancellation(Record):
+class Cancellation(Message):
     """Ask to stop an intent."""
 
     reason: Annotated[str, Field(max_length=500)] = ""
     requested_by: Annotated[str, Field(pattern=NAME_PATTERN)] = "unknown"
 
 
-class Resolution(Record):
+class Resolution(Message):
     """What an operator decides about a parked intent: a verb for one step, or for the whole."""
 
     resolution_id: DecisionId

@@ -59,7 +59,7 @@ class Known:
             cause=standing.cause,
             steps=tuple(self._told(step) for step in step_reports(standing.plan, self.effects, ())),
             waiting_for=self.waiting_for(),
-            plan_digest=standing.plan.digest,
+            plan_digest=standing.plan_digest,
         )
 
     def waiting_for(self) -> str | None:

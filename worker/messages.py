@@ -83,8 +83,7 @@ class Messages:
         Raises SagaError: DECISION_INVALID, DECISION_LATE, NOT_ALLOWED, INTENT_NOT_FOUND, INTERRUPTED.
         """
         known = await find(self._database, tenant, intent_id)
-        plan = known.standing.plan
-        bound = plan_digest or (plan.digest if plan else None)
+        bound = plan_digest or known.standing.plan_digest
         if bound is None:
             raise SagaError(
                 Reason.DECISION_INVALID,
@@ -95,6 +94,7 @@ class Messages:
         message = _valid(
             Decision,
             {
+                "intent_id": known.standing.intent_id,
                 "decision_id": f"d-{digest(identity)[:24]}",
                 "plan_digest": bound,
                 "verdict": verdict,
@@ -134,6 +134,7 @@ class Messages:
         message = _valid(
             Resolution,
             {
+                "intent_id": known.standing.intent_id,
                 "resolution_id": f"r-{digest(identity)[:24]}",
                 "verb": verb,
                 "operator": operator,

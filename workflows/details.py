@@ -29,7 +29,7 @@ def markdown(state: State) -> str:
         lines += _block(
             {
                 "decision_id": "choose-one",
-                "plan_digest": state.plan.digest,
+                "plan_digest": state.plan_digest,
                 "verdict": "approve",
                 "approver": "your-name",
                 "reason": "",

@@ -22,7 +22,6 @@ from contracts import saga
 from contracts.base import JsonObject, as_object
 from contracts.envelope import Cause, Envelope, Meta, intent_envelope
 from contracts.errors import ErrorInfo, SagaError
-from contracts.keys import compensate_key, execute_key
 from contracts.plan import PlannedStep
 from contracts.reasons import Reason
 from contracts.tool import Dispatch
@@ -41,6 +40,7 @@ LOCAL_RETRY: Final = RetryPolicy(
 )
 ENGINE_RETRY: Final = RetryPolicy(initial_interval=timedelta(milliseconds=500), maximum_interval=timedelta(seconds=10))
 MESSAGES_MAX: Final = 500
+TOOLS_BYTES_MAX: Final = 1_800
 NO_INPUT: Final = RawValue(Payload())
 BY_TEMPORAL: Final = saga.Cancellation(reason="cancelled in Temporal", requested_by="temporal")
 
@@ -191,6 +191,10 @@ class IntentWorkflow:
         is_open = stage in (Stage.ADMITTING, Stage.AWAITING_APPROVAL, Stage.FORWARD)
         if self._state.past_pivot or not (is_open or (stage is Stage.CLOSING and expiring)):
             return self._answer(accepted=False, message=f"Too late: the intent is {self._state.stage.lower()}.")
+        if cancellation.intent_id not in (None, self._state.intent_id) and self._state.intent_id is not None:
+            return self._answer(
+                accepted=False, message=f"This is intent {self._state.intent_id}, not the one you mean."
+            )
         self._take(on.CancelRequested(cancellation))
         return self._answer(accepted=True, message="The intent is being stopped.")
 
@@ -244,7 +248,7 @@ class IntentWorkflow:
                     close = saga.CloseRequest(claim=self._claim(), cause=cause, error=error, actor=actor)
                     return on.IntentClosed(await self._call(saga.CLOSE, close, saga.Closed))
                 case do.Settle():
-                    steps = tuple(step.report() for step in self._state.steps.values())
+                    steps = tuple(step.report() for step in self._state.steps.values() if step.transaction_id is None)
                     settle = saga.SettleRequest(claim=self._claim(), steps=steps)
                     return on.Admitted(await self._call(saga.SETTLE, settle, saga.Standing))
                 case do.Park(reason, detail):
@@ -262,18 +266,7 @@ class IntentWorkflow:
     async def _execute(self, command: do.Execute) -> on.Event:
         plan = self._state.known_plan
         step = plan.by_id[command.step_id]
-        call = saga.StepCall(
-            claim=self._claim(),
-            caller=plan.caller,
-            intent_id=plan.intent_id,
-            step_id=step.step_id,
-            step_key=execute_key(plan.intent_key, step.step_id),
-            arguments=command.arguments,
-            plan_digest=plan.digest,
-            policy_digest=plan.policy_digest,
-            gated=step.duty.rank > 0,
-            approval_valid_seconds=plan.approval_valid_seconds,
-        )
+        call = saga.StepCall(claim=self._claim(), step_id=step.step_id, arguments=command.arguments)
         passed = (workflow.now() - workflow.info().start_time).total_seconds()
         left = timedelta(seconds=max(1.0, plan.deadline_seconds - passed))
         try:
@@ -287,15 +280,7 @@ class IntentWorkflow:
     async def _compensate(self, command: do.Compensate) -> on.Event:
         plan = self._state.known_plan
         step = plan.by_id[command.step_id]
-        call = saga.CompensateCall(
-            claim=self._claim(),
-            caller=plan.caller,
-            intent_id=plan.intent_id,
-            step_id=step.step_id,
-            execute_key=execute_key(plan.intent_key, step.step_id),
-            compensate_key=compensate_key(plan.intent_key, step.step_id, command.ordinal),
-            policy_digest=plan.policy_digest,
-        )
+        call = saga.CompensateCall(claim=self._claim(), step_id=step.step_id)
         try:
             result = await self._call(
                 f"{step.tool}.compensate",
@@ -410,7 +395,7 @@ class IntentWorkflow:
                 SearchAttributePair(_TENANT, plan.caller.tenant),
                 SearchAttributePair(_AGENT, plan.caller.agent),
                 SearchAttributePair(_RISK, plan.risk_level),
-                SearchAttributePair(_TOOLS, list(plan.tools)),
+                SearchAttributePair(_TOOLS, fitting(plan.tools)),
             ]
         current = workflow.info().typed_search_attributes
         if any(current.get(pair.key) != pair.value for pair in pairs):
@@ -430,6 +415,16 @@ def read(request: RawValue) -> JsonObject | None:
         return as_object(from_json(request.payload.data, allow_inf_nan=False))
     except ValueError:
         return None
+
+
+def fitting(tools: tuple[str, ...]) -> list[str]:
+    """Cut the list of tools to what Temporal takes (2,048 bytes measured): more would end the run."""
+    found: list[str] = []
+    for tool in tools:
+        if sum(len(name.encode()) + 4 for name in found) + len(tool.encode()) > TOOLS_BYTES_MAX:
+            break
+        found.append(tool)
+    return found
 
 
 def refusal_of(error: ActivityError | ApplicationError) -> SagaError:

@@ -69,7 +69,7 @@ def advance(state: State, event: on.Event) -> Advance:  # noqa: C901, PLR0911, P
             undone = state.with_step(result.step_id, state=StepState.COMPENSATED, residue=result.residue, error=None)
             return _go_on(undone)
         case on.CompensationRefused(step_id, error):
-            if error.code is Reason.RUN_STALE:
+            if error.code in (Reason.RUN_STALE, Reason.INTENT_PARKED):
                 return _go_on(replace(state.with_step(step_id, state=StepState.DONE), stale=True))
             return _go_on(state.with_step(step_id, state=StepState.PARKED, error=error))
         case on.Resolved(_, answer):
@@ -100,6 +100,7 @@ def _stand(state: State, standing: Standing) -> Advance:
     state = replace(
         state,
         plan=standing.plan or state.plan,
+        plan_digest=standing.plan_digest or state.plan_digest,
         intent_id=standing.intent_id,
         epoch=standing.epoch,
         ask=_known(state.ask, standing.ask),
@@ -282,6 +283,9 @@ def _closed(state: State, closed: Closed) -> Advance:
     state = replace(
         state, stage=Stage.COMPENSATING, cause=standing.cause, error=standing.error or state.error, epoch=standing.epoch
     )
+    if strange := sorted({effect.step_id for effect in closed.effects} - state.steps.keys()):
+        detail = {"not_in_the_plan": strange}
+        return replace(state, stage=Stage.PARKING), (do.Park(reason=ParkReason.MISMATCH, detail=detail),)
     for effect in closed.effects:
         state = state.with_step(
             effect.step_id,

@@ -65,6 +65,7 @@ class State:
 
     stage: Stage = Stage.ADMITTING
     plan: Plan | None = None
+    plan_digest: str | None = None
     intent_id: str | None = None
     epoch: int = 0
     steps: Mapping[str, Step] = field(default_factory=lambda: MappingProxyType[str, Step]({}))
@@ -111,7 +112,7 @@ class State:
             cause=self.cause,
             steps=tuple(step.report() for step in self.steps.values()),
             waiting_for=self.waiting_for(),
-            plan_digest=self.plan.digest if self.plan else None,
+            plan_digest=self.plan_digest,
         )
 
     def waiting_for(self) -> str | None:

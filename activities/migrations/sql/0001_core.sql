@@ -32,6 +32,7 @@ create table intents (
     session_id      text not null,
     request         text not null,              -- the workflow's input, so that sweep can start a run again
     body_digest     text not null,              -- over the full canonical arguments
+    lineage_digest  text not null,              -- the same for every occurrence and attempt of one wish
     plan            text,                       -- null for a final rejection
     plan_digest     text,
     tools           text[] not null default '{}',
@@ -58,6 +59,9 @@ create table intents (
 ) with (fillfactor = 70);
 create index intents_open on intents (admitted_at) where final_at is null;
 create index intents_recent on intents (tenant, admitted_at desc);
+create index intents_lineage on intents (lineage_digest);
+-- What a workflow claimed it finds again by its own input, also when its contracts have changed since.
+create unique index intents_workflow on intents (workflow_id, md5(request));
 
 -- An explicit Idempotency-Key is an alias of an intent, for ever.
 create table intent_aliases (
@@ -92,6 +96,14 @@ create table effects (
     compensated_at  timestamptz
 ) with (fillfactor = 80);
 create index effects_intent on effects (intent_key);
+
+-- What a step that only reads was told: later steps bound from it must find the same, whatever the world says now.
+create table readings (
+    step_key        text primary key,
+    intent_key      text not null references intents,
+    response        text not null,
+    read_at         timestamptz not null default now()
+);
 
 -- What a person must decide, written with the admission; expiry is judged by this row's clock.
 create table approval_requests (
@@ -173,7 +185,7 @@ create table audit_log (
     digest          text not null
 );
 create index audit_intent on audit_log (intent_key, step_id, audit_id);
-create index audit_door on audit_log (agent, at) where kind = 'door_refused';
+create index audit_refused on audit_log (agent, at) where kind in ('door_refused', 'admission_refused');
 
 -- The digest of a row binds every column and its predecessor; an auditor recomputes it with this function alone.
 create function audit_digest(row_ audit_log) returns text language sql stable as $$
@@ -186,7 +198,7 @@ $$;
 create function append_audit(
     kind_ text, tenant_ text, intent_key_ text, step_id_ text, tool_ text, agent_ text, principal_ text, actor_ text,
     transaction_id_ bigint, arguments_ text, policy_digest_ text, decisions_ text, result_ text
-) returns void language plpgsql as $$
+) returns void language plpgsql security definer set search_path = pg_catalog as $$
 declare row_ backstay.audit_log;
 begin
     row_.at := now();
@@ -204,6 +216,8 @@ begin
     row_.decisions := decisions_;
     row_.result := result_;
     if intent_key_ is not null then
+        -- one writer at a time for each chain: two rows never follow the same one
+        perform pg_advisory_xact_lock(hashtextextended(intent_key_ || '/' || coalesce(step_id_, ''), 7));
         select digest into row_.previous_digest from backstay.audit_log
         where intent_key = intent_key_ and step_id is not distinct from step_id_ order by audit_id desc limit 1;
     end if;
@@ -217,10 +231,26 @@ end $$;
 revoke execute on function append_audit from public;
 grant execute on function append_audit to backstay_app;
 
+-- The one way to write a decision: only about what is asked, only for the plan that was asked about, only in time.
+create function record_decision(
+    decision_id_ text, intent_key_ text, step_ids_ text[], verdict_ text, plan_digest_ text, approver_ text,
+    reason_ text, door_ text
+) returns setof text language sql security definer set search_path = pg_catalog as $$
+    insert into backstay.decisions (decision_id, intent_key, step_id, verdict, plan_digest, approver, reason, door)
+    select decision_id_, r.intent_key, r.step_id, verdict_, r.plan_digest, approver_, reason_, door_
+    from backstay.approval_requests r
+    where r.intent_key = intent_key_ and r.step_id = any(step_ids_) and r.plan_digest = plan_digest_
+        and r.expires_at > now()
+    on conflict do nothing
+    returning step_id
+$$;
+revoke execute on function record_decision from public;
+grant execute on function record_decision to backstay_app;
+
 grant select on all tables in schema backstay to backstay_readonly, backstay_app;
-grant insert on intents, intent_aliases, effects, approval_requests, decisions, approval_consumptions,
-    resolutions, audit_log to backstay_app;
+grant insert on intents, intent_aliases, effects, readings, approval_requests, approval_consumptions, resolutions
+    to backstay_app;
 grant update (run_id, former_run_ids, epoch, phase, cause, error, parked_reason, parked_since, parked_detail,
-    report, final_at) on intents to backstay_app;
+    report, final_at, deadline_at) on intents to backstay_app;
 grant update (state, response, residue, compensated_at) on effects to backstay_app;
 grant usage on all sequences in schema backstay to backstay_app;

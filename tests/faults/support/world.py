@@ -31,14 +31,13 @@ from contracts import saga
 from contracts.base import JsonObject
 from contracts.envelope import Envelope
 from contracts.intent import Caller, IntentRequest
-from contracts.keys import compensate_key, execute_key
-from contracts.plan import Plan
 from contracts.proposal import propose
 from contracts.registry import Registry
 from tests.faults.support import hooked_worker
 from tests.faults.support.control import Action, Control, Entry, Point, Rule
 from tests.faults.support.intents import AGENT, CASH, MERCHANT, OPENED_CENTS, PRINCIPAL, TENANT, Steps
 from tests.faults.support.nursery import Nursery
+from worker.answers import read_known
 from worker.door import Door
 from worker.settings import Settings
 from worker.stack import LocalStack
@@ -160,6 +159,12 @@ class Posted:
         """Wait for the envelope that its run ends with; a failed run carries one too."""
         return await self.world.answer(self.handle, seconds=seconds)
 
+    async def told(self) -> Envelope | None:
+        """What the tables answer, as every door does when no run can; None before it was claimed."""
+        async with self.world.database() as database:
+            known = await database.run(lambda transaction: read_known(transaction, self.intent_key))
+        return known.envelope() if known else None
+
     async def status(self) -> Envelope:
         """Ask the run how it stands."""
         told: Envelope = await self.handle.query("status", result_type=Envelope, rpc_timeout=timedelta(seconds=10))
@@ -241,29 +246,11 @@ class Posted:
 
     def step_call(self, step_id: str, arguments: JsonObject) -> saga.StepCall:
         """What the saga sends to a step's activity."""
-        plan = Plan.parse(self.claimed()["plan"])
-        return saga.StepCall(
-            claim=self.claim(),
-            caller=CALLER,
-            intent_id=self.intent_id,
-            step_id=step_id,
-            step_key=execute_key(self.intent_key, step_id),
-            arguments=arguments,
-            plan_digest=plan.digest,
-            policy_digest=plan.policy_digest,
-        )
+        return saga.StepCall(claim=self.claim(), step_id=step_id, arguments=arguments)
 
     def compensate_call(self, step_id: str) -> saga.CompensateCall:
         """What the saga sends to a step's compensation."""
-        return saga.CompensateCall(
-            claim=self.claim(),
-            caller=CALLER,
-            intent_id=self.intent_id,
-            step_id=step_id,
-            execute_key=execute_key(self.intent_key, step_id),
-            compensate_key=compensate_key(self.intent_key, step_id, 1),
-            policy_digest=Plan.parse(self.claimed()["plan"]).policy_digest,
-        )
+        return saga.CompensateCall(claim=self.claim(), step_id=step_id)
 
     def journal(self, what: str | None = None, name: str | None = None) -> list[Entry]:
         """What the workers noted about it."""
