@@ -110,6 +110,19 @@ def environment_of(stack: LocalStack, url: str, **more: str) -> dict[str, str]:
     }
 
 
+def shown_once(shell: Shell, intent_id: str, *, code: int) -> Ran:
+    """Show an intent as soon as the tables say that it has ended, or parked where the code is 4."""
+    reached = "parked_reason is not null" if code == 4 else "final_at is not null"
+    query = f"select 1 from backstay.intents where intent_id = %s and {reached}"  # noqa: S608 - constants
+    with psycopg.connect(shell.url, autocommit=True) as connection:
+        assert wait_until(
+            lambda: connection.execute(query.encode(), (intent_id,)).fetchone() is not None, timeout_seconds=SECONDS_MAX
+        )
+    shown = shell.run("intent", "show", intent_id, "--json")
+    assert shown.exit_code == code
+    return shown
+
+
 @pytest.fixture(scope="module")
 def shell(stack: LocalStack, empty_template: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
     """A shell with a worker that stops once before a transfer, until it is told to go on."""
@@ -189,7 +202,7 @@ def test_a_gated_intent_is_listed_explained_and_approved(shell: Shell) -> None:
     listed = shell.run("intent", "list", "--state", "open", "--json")
     approved = shell.run("approve", beginning, "freeze", "--json")
     approved_rest = shell.run("approve", beginning, "--reason", "known customer")
-    show = wait_for_exit(shell, "intent", "show", intent_id, "--json", code=0)
+    show = shown_once(shell, intent_id, code=0)
 
     assert posted.exit_code == 3
     assert {card["step_id"] for card in cards if card["intent_id"] == intent_id} == {"freeze", "debit"}
@@ -204,7 +217,7 @@ def test_a_denied_intent_ends_and_comes_too_late_for_an_approval(shell: Shell) -
     intent_id = shell.posted(amount_cents=GATED_CENTS).intent_id
 
     denied = shell.run("deny", intent_id)
-    shown = wait_for_exit(shell, "intent", "show", intent_id, "--json", code=1)
+    shown = shown_once(shell, intent_id, code=1)
     late = shell.run("approve", intent_id, "--json")
 
     assert denied.exit_code == 0
@@ -216,7 +229,7 @@ def test_a_cancelled_intent_ends_and_a_second_cancel_is_no_error(shell: Shell) -
     intent_id = shell.posted("--no-wait", amount_cents=GATED_CENTS).intent_id
 
     cancelled = shell.run("intent", "cancel", intent_id, "--reason", "changed her mind", "--json")
-    shown = wait_for_exit(shell, "intent", "show", intent_id, "--json", code=1)
+    shown = shown_once(shell, intent_id, code=1)
     again = shell.run("intent", "cancel", intent_id)
 
     assert (cancelled.exit_code, again.exit_code) == (0, 0)
@@ -244,11 +257,11 @@ def test_a_refused_compensation_parks_and_is_resolved_step_by_step(shell: Shell)
     shell.sql("select ledger.close_account('A10000001')")
     (shell.faults / f"{marker.name}.end").touch()
 
-    resting = wait_for_exit(shell, "intent", "show", posted.intent_id, "--json", code=4)
+    resting = shown_once(shell, posted.intent_id, code=4)
     parked = shell.run("parked", "--json").data["parked"]
     empty = shell.run("resolve", posted.intent_id, "debit", "skip", "--json")
     done = shell.run("resolve", posted.intent_id, "debit", "skip", "--evidence", "repaid in cash")
-    shown = wait_for_exit(shell, "intent", "show", posted.intent_id, "--json", code=1)
+    shown = shown_once(shell, posted.intent_id, code=1)
 
     assert resting.data["outcome"] == "PARKED"
     assert [line["reason"] for line in parked if line["intent_id"] == posted.intent_id] == ["COMPENSATION_REFUSED"]
@@ -383,15 +396,3 @@ def test_up_gives_every_command_its_servers_and_down_takes_them_away(stack: Loca
     assert (again.exit_code, up.data["temporal_address"] in again.output) == (0, True)
     assert (down.exit_code, set(down.data["stopped"])) == (0, {"postgres", "temporal", "worker"})
     assert (nothing.exit_code, nothing.output) == (0, "nothing was running\n")
-
-
-def wait_for_exit(shell: Shell, *arguments: str, code: int) -> Ran:
-    """Run a command until it ends with this code: the saga needs a moment after the answer."""
-    found: list[Ran] = []
-
-    def look() -> bool:
-        found.append(shell.run(*arguments))
-        return found[-1].exit_code == code
-
-    assert wait_until(look, timeout_seconds=SECONDS_MAX), found[-1]
-    return found[-1]
