@@ -10,7 +10,7 @@ import asyncio
 from datetime import timedelta
 from typing import Any, Final, TypeVar
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 from temporalio import workflow
 from temporalio.api.common.v1 import Payload
@@ -32,6 +32,7 @@ from workflows.reducer import advance, begin
 from workflows.state import Stage, State
 
 T = TypeVar("T", bound=BaseModel)
+M = TypeVar("M", saga.Decision, saga.Cancellation, saga.Resolution)
 
 LOCAL_SECONDS: Final = timedelta(seconds=5)
 ORDINARY_SECONDS: Final = timedelta(seconds=10)
@@ -101,13 +102,13 @@ class IntentWorkflow:
         return await self._decide(decision, "update")
 
     @decide.validator
-    def _check_decide(self, decision: saga.Decision) -> None:  # noqa: ARG002 - the signature binds
-        self._check_open()
+    def _check_decide(self, decision: saga.Decision) -> None:
+        self._check_open(decision, saga.Decision)
 
     @workflow.signal(name="decide", description="Approve or deny what is asked; not answered.")
-    async def decide_signal(self, decision: saga.Decision) -> None:
+    async def decide_signal(self, *bodies: Any) -> None:  # noqa: ANN401 - whatever was sent
         """Take a person's decision without answering."""
-        if self._messages < MESSAGES_MAX:
+        if (decision := message_of(saga.Decision, bodies)) and self._messages < MESSAGES_MAX:
             await self._decide(decision, "signal")
 
     @workflow.update(name="cancel", description="Stop the intent and undo what landed; answered.")
@@ -116,13 +117,14 @@ class IntentWorkflow:
         return self._cancel(cancellation)
 
     @cancel.validator
-    def _check_cancel(self, cancellation: saga.Cancellation) -> None:  # noqa: ARG002 - the signature binds
-        self._check_open()
+    def _check_cancel(self, cancellation: saga.Cancellation) -> None:
+        self._check_open(cancellation, saga.Cancellation)
 
     @workflow.signal(name="cancel", description="Stop the intent and undo what landed; not answered.")
-    async def cancel_signal(self, cancellation: saga.Cancellation) -> None:
+    async def cancel_signal(self, *bodies: Any) -> None:  # noqa: ANN401 - as above
         """Take a wish to stop without answering."""
-        self._cancel(cancellation)
+        if cancellation := message_of(saga.Cancellation, bodies):
+            self._cancel(cancellation)
 
     @workflow.update(name="resolve", description="Say how a parked intent goes on; answered.")
     async def resolve(self, resolution: saga.Resolution) -> saga.MessageAnswer:
@@ -130,13 +132,13 @@ class IntentWorkflow:
         return await self._resolve(resolution)
 
     @resolve.validator
-    def _check_resolve(self, resolution: saga.Resolution) -> None:  # noqa: ARG002 - the signature binds
-        self._check_open()
+    def _check_resolve(self, resolution: saga.Resolution) -> None:
+        self._check_open(resolution, saga.Resolution)
 
     @workflow.signal(name="resolve", description="Say how a parked intent goes on; not answered.")
-    async def resolve_signal(self, resolution: saga.Resolution) -> None:
+    async def resolve_signal(self, *bodies: Any) -> None:  # noqa: ANN401 - as above
         """Take an operator's verb without answering."""
-        if self._messages < MESSAGES_MAX:
+        if (resolution := message_of(saga.Resolution, bodies)) and self._messages < MESSAGES_MAX:
             await self._resolve(resolution)
 
     @workflow.query(description="The envelope as it stands.")
@@ -144,7 +146,9 @@ class IntentWorkflow:
         """Answer with the envelope as it stands."""
         return self._envelope(self._state.error)
 
-    def _check_open(self) -> None:
+    def _check_open(self, message: object, model: type[BaseModel]) -> None:
+        if not isinstance(message, model):  # a null or binary payload comes through whatever the annotation says
+            raise ApplicationError(f"Send one JSON object: {model.__name__}.", type=Reason.BODY_MALFORMED.value)
         if self._state.stage is Stage.FINISHED:
             raise ApplicationError("The intent has its outcome; nothing can change it.", type=Reason.TOO_LATE.value)
         if self._messages >= MESSAGES_MAX:
@@ -425,6 +429,17 @@ def fitting(tools: tuple[str, ...]) -> list[str]:
             break
         found.append(tool)
     return found
+
+
+def message_of(model: type[M], bodies: tuple[Any, ...]) -> M | None:
+    """Read what a signal brought; None when it is not one message of the model.
+
+    A signal's handler that raised would fail the workflow task for ever, so nothing is left to the SDK.
+    """
+    try:
+        return model.model_validate(bodies[0]) if len(bodies) == 1 else None
+    except ValidationError:
+        return None
 
 
 def refusal_of(error: ActivityError | ApplicationError) -> SagaError:
