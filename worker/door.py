@@ -246,9 +246,7 @@ class Door:
         except RPCError as error:
             raise down(error) from error
         except RuntimeError as error:  # a client that connects with its first call
-            raise SagaError(
-                Reason.DEPENDENCY_DOWN, "Temporal does not answer; the same post may be sent again."
-            ) from error
+            raise SagaError(Reason.DEPENDENCY_DOWN, "Temporal does not answer; send the same post again.") from error
         return handle
 
     async def plan(
