@@ -265,6 +265,7 @@ def _is_unicode(text: str) -> bool:
 
 
 def check_switches(rows: Sequence[Row], caller: Caller, proposal: Proposal) -> None:
+    """Refuse while a kill switch is on for any of it. Raises SagaError(KILL_SWITCH_ON)."""
     on = {(row["scope"], row["subject"]) for row in rows}
     tools = {("tool", step.contract.name) for step in proposal.steps if step.contract.writes}
     met = on & ({("tenant", caller.tenant), ("agent", caller.agent)} | tools) or {

@@ -7,12 +7,15 @@ stored in clear).
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from datetime import timedelta
+from typing import Any, Final, TypeVar
 
 import structlog
 from pydantic import BaseModel
 from temporalio import activity
+from temporalio.client import WorkflowExecutionStatus
 from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError, RPCStatusCode
 
 from activities.admission import Admission
 from activities.barrier import execute_step
@@ -30,6 +33,7 @@ from contracts.risk import DEFAULT_POLICY, Policy
 Input = TypeVar("Input", bound=BaseModel)
 Output = TypeVar("Output", bound=BaseModel)
 ActivityFunction = Callable[..., Awaitable[Any]]
+DESCRIBE_TIMEOUT: Final = timedelta(seconds=2)
 log = structlog.get_logger(__name__)
 
 
@@ -67,6 +71,25 @@ def named(
     return activity.defn(name=name)(run)
 
 
+async def is_open(workflow_id: str, run_id: str) -> bool:
+    """Ask the Temporal that runs this activity whether a run is open; one that it never had is not.
+
+    Raises SagaError(DEPENDENCY_DOWN).
+    """
+    handle = activity.client().get_workflow_handle(workflow_id, run_id=run_id)
+    try:
+        described = await handle.describe(rpc_timeout=DESCRIBE_TIMEOUT)
+    except RPCError as error:
+        if error.status in (RPCStatusCode.NOT_FOUND, RPCStatusCode.INVALID_ARGUMENT):  # INVALID: no run id at all
+            return False
+        raise SagaError(
+            Reason.DEPENDENCY_DOWN,
+            f"Temporal did not say whether run {run_id} is open ({error.status.name}); it is asked again.",
+            details={"status": error.status.name},
+        ) from error
+    return described.status is WorkflowExecutionStatus.RUNNING
+
+
 @dataclass(frozen=True)
 class Engine:
     """Everything a worker serves."""
@@ -88,7 +111,7 @@ class Engine:
     def activities(self) -> list[ActivityFunction]:
         """List the activity functions to register."""
         database = self.database
-        admission = Admission(database, self.registry, self.packs, self.policy)
+        admission = Admission(database, self.registry, self.packs, self.policy, is_open)
         found = [
             named(saga.ADMIT, admission.admit, saga.AdmitRequest, saga.Standing),
             named(saga.CLOSE, lambda request: close_intent(database, request), saga.CloseRequest, saga.Closed),

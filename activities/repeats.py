@@ -15,7 +15,14 @@ from contracts.reasons import Reason
 ALIAS: Final[LiteralString] = (
     "select intent_key from backstay.intent_aliases where tenant = %s and principal = %s and idempotency_key = %s"
 )
-KNOWN: Final[LiteralString] = f"select {INTENT_COLUMNS} from backstay.intents where intent_key = %s"  # noqa: S608
+KNOWN: Final[LiteralString] = (
+    f"select {INTENT_COLUMNS},"  # noqa: S608 - constants
+    " (workflow_id = %(workflow_id)s and request = %(request)s) as is_own from backstay.intents"
+    " where intent_key = %(intent_key)s or (workflow_id = %(workflow_id)s and request = %(request)s)"
+    " order by is_own desc"
+)
+"""By key or by what this very workflow claimed with this very request, which may have got another key in its day."""
+OWN: Final[LiteralString] = f"select {INTENT_COLUMNS} from backstay.intents where workflow_id = %s and request = %s"  # noqa: S608 - constants
 _ADD_ALIAS: Final[LiteralString] = (
     "insert into backstay.intent_aliases (tenant, principal, idempotency_key, intent_key) values (%s, %s, %s, %s)"
     " on conflict do nothing"

@@ -34,10 +34,10 @@ MERCHANT = "S00000002"
 TOOLS: dict[str, AnyTool] = {tool.contract.name: tool for tool in PACK.tools}
 
 _ADMIT = """
-insert into backstay.intents (intent_key, intent_id, tenant, principal, agent, session_id, request, body_digest, plan,
-    plan_digest, occurrence, attempt, workflow_id, run_id, phase, deadline_at)
-values (%(key)s, %(id)s, %(tenant)s, %(principal)s, 'agent', 'test', '{}', '', %(plan)s, 'digest', 1, 1, %(id)s, 'run',
-    'ADMITTED', now() + interval '1 day')
+insert into backstay.intents (intent_key, intent_id, tenant, principal, agent, session_id, request, body_digest,
+    lineage_digest, plan, plan_digest, occurrence, attempt, workflow_id, run_id, phase, deadline_at)
+values (%(key)s, %(id)s, %(tenant)s, %(principal)s, 'agent', 'test', '{}', '', %(key)s, %(plan)s, 'digest', 1, 1, %(id)s,
+    'run', 'ADMITTED', now() + interval '1 day')
 """
 _LAND = """
 insert into backstay.effects (step_key, intent_key, step_id, tool, direction, state, argument_digest, arguments, epoch)
