@@ -7,21 +7,28 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from contracts.base import JsonObject, JsonValue, as_array, as_object
 from contracts.errors import Phase, SagaError
 from contracts.intent import binding_of
 from contracts.plan import Plan, PlannedStep
 from contracts.proposal import Proposal, ProposedStep
 from contracts.reasons import Reason
 from contracts.risk import Policy, RiskInputs, grade
-from contracts.tool import Access, Duty, ResourceUse
+from contracts.tool import Access, AnyContract, Duty, ResourceUse
 
-OWN_ONLY: Final = frozenset({Access.TAKE, Access.HOLD, Access.LOCK, Access.READ})
+DRAWING: Final = frozenset({Access.TAKE, Access.HOLD, Access.LOCK})
+"""What lessens an object: only its principal's agent may, and on the tenant's own only with a person's yes."""
+OWN_ONLY: Final = DRAWING | {Access.READ}
 LEVEL_ASKED_WHEN_REPEATED: Final = 3
 
 
 @dataclass(frozen=True, kw_only=True)
 class ObjectState:
-    """An object that a literal names, as the database saw it. Amounts in cents; None: does not apply."""
+    """An object that a literal names, as the database saw it. Amounts in cents; None: does not apply.
+
+    `principal` is None for what belongs to the tenant itself. `draws_on_tenant`: what is taken through the object is
+    the tenant's, whoever may ask for it (a debit that a merchant got).
+    """
 
     object_id: str
     tenant: str
@@ -30,6 +37,7 @@ class ObjectState:
     currency: str | None
     available_cents: int | None
     limit_cents: int | None
+    draws_on_tenant: bool = False
 
 
 Objects = Mapping[str, ObjectState]
@@ -72,19 +80,27 @@ class _World:
         self._policy = policy
         self._spendable = {name: known.available_cents for name, known in objects.items()}
         self._states = {name: known.state for name, known in objects.items()}
+        self._steps = {step.step_id: step for step in proposal.steps}
+        self._sums: dict[str | None, int] = {}
+        self._covered: dict[tuple[str, str | None], int] = {}
 
     def planned(self, step: ProposedStep) -> PlannedStep:
         """Plan one step; the steps before it have been planned."""
         contract = step.contract
-        check_literal(step)
-        crosses = [self._use(step, use) for use in contract.resources]
+        check_literal(step, self._steps)
+        crossings = [self._use(step, use) for use in contract.resources]
+        amount = self._spend(step)
+        currency = argument(step, contract.amount.currency) if contract.amount else None
+        total = self._sum(step, amount, currency)
         graded = grade(
             contract,
             RiskInputs(
-                amount_cents=self._spend(step),
-                currency=step.arguments.get(contract.amount.currency) if contract.amount else None,
+                amount_cents=total,
+                is_running_sum=total > amount,
+                currency=currency,
                 rows=_count(step),
-                crosses_principal=any(crosses),
+                crosses_principal=any(crossing.principal for crossing in crossings),
+                draws_on_tenant=any(crossing.tenant for crossing in crossings),
             ),
             self._policy,
         )
@@ -108,11 +124,11 @@ class _World:
             resources=tuple(f"{kind}:{object_id}" for kind, object_id in literals(step)),
         )
 
-    def _use(self, step: ProposedStep, use: ResourceUse) -> bool:
-        """Check one object and leave it in its next state; True when it is another principal's."""
-        object_id = step.arguments.get(use.argument)
+    def _use(self, step: ProposedStep, use: ResourceUse) -> "_Crossing":
+        """Check one object and leave it in its next state; tell whose it is besides the principal's."""
+        object_id = argument(step, use.argument)
         if not isinstance(object_id, str):
-            return False
+            return _Crossing()
         name = f"{use.kind}:{object_id}"
         details = {"kind": use.kind, "object_id": object_id, "step_id": step.step_id}
         known = self._objects.get(name)
@@ -139,23 +155,23 @@ class _World:
             )
         if use.state_after is not None:
             self._states[name] = use.state_after
-        currency = step.arguments.get(step.contract.amount.currency) if step.contract.amount else None
+        currency = argument(step, step.contract.amount.currency) if step.contract.amount else None
         if currency is not None and known.currency not in (None, currency):
             raise SagaError(
                 Reason.CURRENCY_MISMATCH,
                 f"The {use.kind} {object_id} is kept in {known.currency}, step {step.step_id!r} says {currency}.",
                 details=details | {"currency": known.currency},
             )
-        return crosses
+        drawn = use.access in DRAWING and (known.principal is None or known.draws_on_tenant)
+        return _Crossing(principal=crosses, tenant=drawn)
 
     def _spend(self, step: ProposedStep) -> int:
         """Move the step's amount between the funds that earlier steps left; return it."""
         use = step.contract.amount
-        amount = step.arguments.get(use.argument) if use else None
+        amount = argument(step, use.argument) if use else None
         if use is None or not isinstance(amount, int):
             return 0
-        source = f"account:{step.arguments.get(use.taken_from)}" if use.taken_from else ""
-        target = f"account:{step.arguments.get(use.paid_into)}" if use.paid_into else ""
+        source, target = _name_of(step, use.taken_from), _name_of(step, use.paid_into)
         limit = self._objects[source].limit_cents if source in self._objects else None
         if limit is not None and amount > limit:
             raise SagaError(
@@ -177,35 +193,105 @@ class _World:
             self._spendable[target] = received + amount
         return amount
 
+    def _sum(self, step: ProposedStep, amount: int, currency: JsonValue) -> int:
+        """Add the step to what the plan moves in its currency, a hold and its capture once; return the sum.
 
-def check_literal(step: ProposedStep) -> None:
-    """Refuse a binding where risk is read: amount, currency, count and payee must be seen before anything runs.
+        What a step takes from an object that an earlier step made is that step's money: as much of it as that step
+        took is counted already.
+        """
+        if not step.contract.writes or amount == 0:
+            return amount
+        use, known = step.contract.amount, currency if isinstance(currency, str) else None
+        maker = self._maker(step, use.taken_from) if use is not None and use.taken_from is not None else None
+        counted = 0
+        if maker is not None:
+            covered = self._covered.get((maker.step_id, known), 0)
+            counted = min(amount, covered)
+            self._covered[maker.step_id, known] = covered - counted
+        self._covered[step.step_id, known] = amount
+        self._sums[known] = self._sums.get(known, 0) + amount - counted
+        return self._sums[known]
 
-    A binding to an id that the engine makes (a hold, a capture) is fine. Raises SagaError(PLAN_UNSOUND).
+    def _maker(self, step: ProposedStep, name: str) -> ProposedStep | None:
+        """Find the step that makes the object which an argument binds to."""
+        bound = binding_of(argument(step, name))
+        source = self._steps.get(bound[0]) if bound is not None else None
+        kind = _kind_of(step.contract, name)
+        return source if source is not None and makes(source.contract, kind) else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Crossing:
+    """Whose an object is: another principal's, or the tenant's and drawn on."""
+
+    principal: bool = False
+    tenant: bool = False
+
+
+def makes(contract: AnyContract, kind: str | None) -> bool:
+    """True when a tool's output of this kind is an object of its own making.
+
+    One that reads makes nothing, and an id of a kind that it was given may be the very id that it was given.
+    """
+    return contract.writes and kind not in {use.kind for use in contract.resources}
+
+
+def check_literal(step: ProposedStep, steps: Mapping[str, ProposedStep]) -> None:
+    """Refuse a binding where risk is read: amount, currency, count, payee and what is drawn on must be seen before.
+
+    A binding to an object that a step of the plan makes (a hold, a capture) is fine. Raises SagaError(PLAN_UNSOUND).
     """
     contract = step.contract
     seen = {contract.rows_argument} if contract.rows_argument else set[str]()
     if contract.amount is not None:
         seen |= {contract.amount.argument, contract.amount.currency}
     seen |= {use.argument for use in contract.resources if use.access is Access.PAY_INTO}
-    if bound := sorted(name for name in seen if binding_of(step.arguments.get(name)) is not None):
+    bound = {name for name in seen if binding_of(argument(step, name)) is not None}
+    for use in contract.resources:
+        binding = binding_of(argument(step, use.argument)) if use.access in DRAWING else None
+        if binding is not None and not makes(steps[binding[0]].contract, use.kind):
+            bound.add(use.argument)
+    if bound:
         raise SagaError(
             Reason.PLAN_UNSOUND,
-            f"Step {step.step_id!r} binds {', '.join(bound)}; say it outright, so that it can be graded and approved.",
-            details={"step_id": step.step_id, "bound": bound},
+            f"Step {step.step_id!r} binds {', '.join(sorted(bound))}; say it outright, so that it can be graded and"
+            " approved.",
+            details={"step_id": step.step_id, "bound": sorted(bound)},
             phase=Phase.VALIDATION,
         )
 
 
+def argument(step: ProposedStep, name: str | None) -> JsonValue:
+    """Read an argument by its name, dotted for one inside another; None when it is not there.
+
+    What stands inside a binding is that binding.
+    """
+    value: JsonValue = step.arguments
+    for part in (name or "").split("."):
+        if binding_of(value) is not None:
+            break
+        inside: JsonObject = as_object(value) or {}
+        value = inside.get(part)
+    return value
+
+
+def _kind_of(contract: AnyContract, name: str | None) -> str | None:
+    return next((use.kind for use in contract.resources if use.argument == name), None)
+
+
+def _name_of(step: ProposedStep, name: str | None) -> str:
+    """`kind:id` of the object that an argument names; a binding names none."""
+    return f"{_kind_of(step.contract, name)}:{argument(step, name)}"
+
+
 def _count(step: ProposedStep) -> int:
-    value = step.arguments.get(step.contract.rows_argument or "")
+    value = argument(step, step.contract.rows_argument)
+    if (items := as_array(value)) is not None:
+        return len(items)
     return value if isinstance(value, int) else 0
 
 
 def literals(step: ProposedStep) -> list[tuple[str, str]]:
     """Objects that the arguments name outright: (kind, id)."""
-    return [
-        (use.kind, step.arguments[use.argument])
-        for use in step.contract.resources
-        if isinstance(step.arguments.get(use.argument), str)
-    ]
+    named = [(use.kind, argument(step, use.argument)) for use in step.contract.resources]
+    return [(kind, value) for kind, value in named if isinstance(value, str)]

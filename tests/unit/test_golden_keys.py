@@ -51,7 +51,9 @@ class NoteOfTomorrow(NoteInput):
 
         page: Annotated[int, Field(ge=1, le=9, description="Which page.", examples=[1])] = 1
 
-    about: Annotated[ByAccount | ByHold, Field(discriminator="kind", description="What it is about.")]
+    about: Annotated[  # pyright: ignore[reportIncompatibleVariableOverride]
+        ByAccount | ByHold, Field(discriminator="kind", description="What it is about.")
+    ]
 
 
 def tomorrow() -> Registry:

@@ -21,7 +21,7 @@ from activities.tool import Compensated, StepContext, Tool
 from contracts.base import Contract
 from contracts.errors import SagaError
 from contracts.reasons import Reason
-from contracts.tool import Access, Description, Example, ResourceUse, SideEffect, ToolContract
+from contracts.tool import Access, Description, Duty, Example, ResourceUse, SideEffect, ToolContract
 
 ACCOUNT_RESOURCE: Final[LiteralString] = """
 select account_id as object_id, tenant, principal, state, currency, limit_cents,
@@ -333,7 +333,7 @@ UNLOCK_CUSTOMER_ACCOUNT: Final = Tool(
             does="Makes a FROZEN account ACTIVE again.",
             use_when="the reason for the lock is gone.",
             not_when="held money is to be set free (a hold is released by its own saga or by time).",
-            needs="a FROZEN account of the customer and why it may be used again.",
+            needs="a FROZEN account of the customer, why it may be used again, and an approver.",
             returns="the account's new state and the number of the lock that was lifted.",
         ),
         side_effect=SideEffect.REVERSIBLE,
@@ -352,6 +352,7 @@ UNLOCK_CUSTOMER_ACCOUNT: Final = Tool(
         compensates_by="Locks the account again under its old lock, unless it was locked again before.",
         preconditions=("The account is FROZEN and belongs to the principal.",),
         postconditions=("The account is ACTIVE; balance and holds are unchanged.",),
+        duty=Duty.ONE,
         examples=(
             Example(
                 utterance="I found my card again, unlock the account.",

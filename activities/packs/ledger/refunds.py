@@ -51,13 +51,16 @@ from contracts.tool import Access, AmountUse, Description, Example, ResourceUse,
 
 CAPTURE_RESOURCE: Final[LiteralString] = """
 select c.capture_id as object_id, c.tenant, coalesce(payee.principal, a.principal) as principal, c.state, c.currency,
-    c.amount_cents - c.refunded_cents as available_cents, null::bigint as limit_cents
+    c.amount_cents - c.refunded_cents as available_cents, null::bigint as limit_cents,
+    payee.principal is null as draws_on_tenant
 from ledger.captures c
 join ledger.accounts a on a.account_id = c.account_id
 join ledger.accounts payee on payee.account_id = c.credit_account
 where c.capture_id = any(%s)
 """
-"""Who may give a capture back: the customer who got the money; if a system account got it, the one who paid it."""
+"""Who may ask to give a capture back: the customer who got the money; if a system account got it, the one who paid
+it, and then it is the tenant's money that is given.
+"""
 
 _SOURCE: Final[LiteralString] = """
 with source as materialized (

@@ -43,21 +43,28 @@ from contracts.base import Contract
 from contracts.reasons import Reason
 from contracts.tool import Access, AmountUse, Description, Example, ResourceUse, SideEffect, ToolContract
 
-_STATED_MOVEMENTS: Final[LiteralString] = """
+_STATED: Final[LiteralString] = """
 select m.movement_id as object_id, m.tenant, payer.principal, m.currency, m.amount_cents as available_cents,
-    case when m.operation_type not in ('CREDIT', 'TRANSFER', 'ADJUSTMENT') then 'FINAL'
+    case when m.operation_type not in ('CREDIT', 'TRANSFER') then 'FINAL'
         when exists (select from ledger.movements r where r.reverses = m.movement_id) then 'REVERSED'
         else 'POSTED' end as state,
-    null::bigint as limit_cents, m.operation_type, m.debit_account, m.credit_account
+    null::bigint as limit_cents"""
+"""A movement belongs to whom its reversal takes from. FINAL: an opening, a reversal, a refund, a capture (that is
+refunded instead, so that nothing is given back twice), or an adjustment (what two approvers decided, two correct).
+"""
+
+_MOVEMENTS: Final[LiteralString] = """
 from ledger.movements m join ledger.accounts payer on payer.account_id = m.credit_account
 """
-"""A movement belongs to whom its reversal takes from. FINAL: an opening, a reversal, a refund, or a capture (that
-is refunded instead, so that nothing is given back twice).
-"""
 
-MOVEMENT_RESOURCE: Final[LiteralString] = _STATED_MOVEMENTS + "where m.movement_id = any(%s)"
+MOVEMENT_RESOURCE: Final[LiteralString] = _STATED + _MOVEMENTS + "where m.movement_id = any(%s)"
 
-_READ: Final[LiteralString] = _STATED_MOVEMENTS + "where m.movement_id = %(movement_id)s"
+_READ: Final[LiteralString] = (
+    _STATED
+    + ", m.operation_type, m.debit_account, m.credit_account"
+    + _MOVEMENTS
+    + "where m.movement_id = %(movement_id)s"
+)
 
 _SOURCE: Final[LiteralString] = (
     """
@@ -66,7 +73,7 @@ with source as materialized (
         null::text as capture_id
     from ledger.movements m
     where movement_id = %(movement_id)s and tenant = %(tenant)s and currency = %(currency)s
-      and operation_type in ('CREDIT', 'TRANSFER', 'ADJUSTMENT')
+      and operation_type in ('CREDIT', 'TRANSFER')
       and amount_cents = coalesce(%(amount_cents)s::bigint, amount_cents)
       and not exists (select from ledger.movements r where r.reverses = m.movement_id)
 )
@@ -94,7 +101,7 @@ select movement_id, debit_account, credit_account from movement
 _REVERSE: Final[LiteralString] = (
     _SOURCE
     + """
-      and payer.state = 'ACTIVE' and (payer.principal is null or payer.principal = %(principal)s)
+      and payer.state = 'ACTIVE' and payer.principal = %(principal)s
 """
     + _REVERSED
 )
@@ -201,9 +208,9 @@ REVERSE_LEDGER_MOVEMENT: Final = Tool(
         name="reverse_ledger_movement",
         title="Reverse a ledger movement",
         description=Description(
-            does="Books the exact opposite of a credit, transfer or adjustment, once and whole.",
+            does="Books the exact opposite of a credit or transfer, once and whole.",
             use_when="a movement should never have been: wrong account, wrong amount, made twice.",
-            not_when="captured money is given back (refund_captured_debit), or only a part is wrong.",
+            not_when="captured money is given back (refund_captured_debit), or an adjustment or only a part is wrong.",
             needs="the movement with its exact amount, the money still there, and what was wrong.",
             returns="the reversing movement; it cannot be undone.",
         ),
@@ -230,8 +237,8 @@ REVERSE_LEDGER_MOVEMENT: Final = Tool(
         ),
         amount=AmountUse(argument="amount_cents", currency="currency"),
         preconditions=(
-            "The movement is a credit, transfer or adjustment, of exactly this amount, and not reversed.",
-            "The account that got the money is ACTIVE, belongs to the principal or the tenant, and has it still.",
+            "The movement is a credit or transfer, of exactly this amount, and not reversed.",
+            "The account that got the money is ACTIVE, belongs to the principal, and has it still.",
         ),
         postconditions=("One movement of the same amount in the opposite direction exists and names the first.",),
         sensitive_fields=SENSITIVE,

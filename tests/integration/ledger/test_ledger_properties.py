@@ -267,7 +267,7 @@ class LedgerMachine(RuleBasedStateMachine):
         expected = None
         if payer is not None and principal != payer.principal:
             expected = Reason.NOT_OWNER
-        elif movement.reversed:
+        elif movement.reversed or movement.landed.tool.contract.name == "adjust_account_balance":
             expected = Reason.WRONG_STATE
         elif by:
             expected = Reason.ARGUMENTS_INVALID
