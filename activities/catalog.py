@@ -7,15 +7,22 @@ import importlib
 import inspect
 import pkgutil
 from collections.abc import Callable, Iterable
+from dataclasses import MISSING, fields
 from importlib.metadata import entry_points
 from typing import Any, Final
 
+from psycopg import DatabaseError
+
 from activities import packs as own_packs
+from activities.database import Database
 from activities.tool import AnyTool, Pack
+from contracts.planning import ObjectState
 from contracts.registry import Registry
 from contracts.tool import Dispatch, SideEffect
 
 ENTRY_POINT_GROUP: Final = "backstay.packs"
+_COLUMNS: Final = frozenset(field.name for field in fields(ObjectState))
+_OPTIONAL_COLUMNS: Final = frozenset(field.name for field in fields(ObjectState) if field.default is not MISSING)
 _PARAMETERS: Final = {"execute": 3, "compensate": 4, "verify": 4}
 
 
@@ -50,6 +57,27 @@ def check_packs(packs: Iterable[Pack]) -> None:
         Registry.of([tool.contract for pack in packs for tool in pack.tools])
     except ValueError as error:
         problems.append(str(error))
+    if problems:
+        raise PackError("\n".join(problems))
+
+
+async def check_resources(database: Database, packs: Iterable[Pack]) -> None:
+    """Ask every resource query for nothing and look at its columns. Raises PackError naming all that is wrong.
+
+    A query that admission cannot read would refuse every intent that names such an object.
+    """
+    problems: list[str] = []
+    for pack in packs:
+        for kind, query in pack.resources.items():
+            try:
+                found = await database.columns(query, ([],))
+            except DatabaseError as error:
+                problems.append(f"{pack.name}: resource {kind!r}: the query fails: {str(error).partition(chr(10))[0]}.")
+                continue
+            if missing := sorted(_COLUMNS - _OPTIONAL_COLUMNS - set(found)):
+                problems.append(f"{pack.name}: resource {kind!r}: the query lacks {', '.join(missing)}.")
+            if unknown := sorted(set(found) - _COLUMNS):
+                problems.append(f"{pack.name}: resource {kind!r}: take {', '.join(unknown)} out of the query.")
     if problems:
         raise PackError("\n".join(problems))
 

@@ -93,6 +93,11 @@ class Answer:
         """Return all rows."""
         return await self._cursor.fetchall()
 
+    async def columns(self) -> tuple[str, ...]:
+        """Name the columns, whether or not there are rows."""
+        await self._cursor.fetchall()
+        return tuple(column.name for column in self._cursor.description or ())
+
 
 class Database:
     """A pool of connections under one role; use as an async context manager."""
@@ -149,7 +154,9 @@ class Database:
                         ended = await connection.execute("commit")
                     # Leaving the pipeline sent what was queued and read every answer.
                     if ended.statusmessage != "COMMIT":
-                        raise AssertionError(f"the transaction ended with {ended.statusmessage}: an error was swallowed")
+                        raise AssertionError(
+                            f"the transaction ended with {ended.statusmessage}: an error was swallowed"
+                        )
                     return result
             except errors.LockNotAvailable as error:
                 raise SagaError(
@@ -171,6 +178,14 @@ class Database:
     async def all(self, statement: LiteralString, params: Params = ()) -> list[Row]:
         """Read rows in a transaction of its own."""
         return await self.run(lambda transaction: transaction.all(statement, params))
+
+    async def columns(self, statement: LiteralString, params: Params = ()) -> tuple[str, ...]:
+        """Run a statement in a transaction of its own and name the columns that it gives."""
+
+        async def work(transaction: Transaction) -> tuple[str, ...]:
+            return await (await transaction.ask(statement, params)).columns()
+
+        return await self.run(work)
 
 
 async def check_durability(database: Database) -> None:

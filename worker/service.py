@@ -1,7 +1,8 @@
 """The worker process: what it checks before it serves, and how it serves.
 
 It refuses to start on a database that may forget a commit, on missing search attributes (Temporal would retry the
-workflow task for ever), on pending migrations, and when an open plan needs a tool that it does not have.
+workflow task for ever), on pending migrations, with a pack whose objects admission cannot read, and when an open plan
+needs a tool that it does not have.
 """
 
 import asyncio
@@ -18,7 +19,7 @@ from temporalio.worker import Interceptor as WorkerInterceptor
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from activities import migrate
-from activities.catalog import load_packs
+from activities.catalog import check_resources, load_packs
 from activities.database import Database, check_durability
 from activities.dispatch import Engine
 from contracts import saga
@@ -83,6 +84,7 @@ async def check_ready(engine: Engine, settings: Settings, client: Client) -> Non
             f"Open intents need tools that this worker does not have: {', '.join(lacking)}."
             " Name their modules in BACKSTAY_PACKS."
         )
+    await check_resources(engine.database, engine.packs)
     await ensure_search_attributes(client)
 
 
