@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Final
 
 from bench.figures import (
     Figures,
-    Of,
     cpu,
     cpu_database,
     cpu_server,
@@ -34,6 +33,8 @@ from bench.scenarios import (
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from bench.figures import Of
 
 _HEAD: Final = (
     f"{'':27}{'rate/s':>8}{'p50 ms':>9}{'p95':>8}{'p99':>8}{'events':>8}{'bytes':>8}"
