@@ -53,6 +53,7 @@ log = structlog.get_logger(__name__)
 WAIT_SECONDS: Final = 30.0
 RPC_SECONDS: Final = 5.0
 NOTES_MAX: Final = 200
+NOTES_SECONDS_MAX: Final = 10.0
 JOINS_MAX: Final = 3
 _SUMMARY_LENGTH_MAX: Final = 200
 _FAIRNESS_KEY_LENGTH_MAX: Final = 64
@@ -85,6 +86,7 @@ class Door:
         self._admission = Admission(database, registry, packs, policy)
         self._carrier = Carrier(database, in_flight_max)
         self._notes: set[asyncio.Task[None]] = set()
+        self._noting = asyncio.Lock()
         self.messages = Messages(client, database)
         """What people say to running sagas: cancel, decide, resolve."""
 
@@ -112,7 +114,7 @@ class Door:
     async def close(self) -> None:
         """Write the audit rows that are on their way, and stop following what was posted; sagas go on by themselves."""
         if self._notes:
-            await asyncio.wait(set(self._notes), timeout=RPC_SECONDS)
+            await asyncio.wait(set(self._notes), timeout=NOTES_SECONDS_MAX)
         await self._carrier.close()
 
     # --- posting ------------------------------------------------------------------------------------------------
@@ -147,8 +149,6 @@ class Door:
             )
             wait = WAIT_SECONDS if wait_seconds is None else max(0.0, wait_seconds)
             envelope = await self._post(request, proposal, wait, eager=eager)
-            if envelope.error is not None and envelope.meta.intent_id is None:
-                self._note(caller, envelope.error, request_id)  # admission refused and claimed nothing
             envelope = named(envelope, proposal.intent_id)
         except SagaError as error:
             envelope = error_envelope(error.info)
@@ -379,7 +379,8 @@ class Door:
             "fields": [{"path": field.path, "code": field.code} for field in error.fields[:_FIELDS_NOTED_MAX]],
         }
         try:
-            await self._database.run(lambda transaction: audit.door_refused(transaction, caller, told))
+            async with self._noting:  # one after the other: notes at the same time would not see each other's cap
+                await self._database.run(lambda transaction: audit.door_refused(transaction, caller, told))
         except SagaError as failure:
             log.warning("a refusal was not noted", request_id=request_id, code=error.code.value, why=str(failure))
 
