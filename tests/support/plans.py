@@ -76,7 +76,7 @@ def ask_of(made: Plan) -> Ask:
 
 def admitted(made: Plan) -> Standing:
     """The standing that admission answers for a new intent."""
-    return Standing(intent_id=made.intent_id, plan=made, ask=ask_of(made))
+    return Standing(intent_id=made.intent_id, plan=made, plan_digest=made.digest, ask=ask_of(made))
 
 
 def landed(step_id: str, number: int | None = None, output: JsonObject | None = None) -> StepResult:
