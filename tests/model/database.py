@@ -63,6 +63,8 @@ class Database:
     rows: tuple[Row, ...] = ()
     undone: frozenset[str] = frozenset()
     """Steps whose compensation landed."""
+    readings: tuple[tuple[str, str], ...] = ()
+    """What steps that only read were told."""
     approved: frozenset[str] = frozenset()
     denied: frozenset[str] = frozenset()
     expired: bool = False
@@ -107,6 +109,7 @@ class FakeDatabase:
         return Standing(
             intent_id=self.plan.intent_id,
             plan=self.plan,
+            plan_digest="0" * 64,
             epoch=database.epoch,
             phase=phase,
             cause=database.cause,
@@ -155,22 +158,23 @@ class FakeDatabase:
             raise SagaError(Reason.RUN_STALE, "stale")
         return database.phase
 
+    def _awake(self, database: Database, claim: Claim) -> IntentPhase:
+        phase = self._owned(database, claim)
+        if database.parked is not None:
+            raise SagaError(Reason.INTENT_PARKED, "parked")
+        return phase
+
     # --- the barrier ----------------------------------------------------------------------------------------------
 
     def executes(self, database: Database, claim: Claim, step_id: str) -> bool:
         """True when the business function itself would run, so that it may refuse."""
         try:
-            self._owned(database, claim)
+            phase = self._awake(database, claim)
         except SagaError:
             return False
         if step_id not in self.writes:
-            return True
-        return (
-            database.phase is IntentPhase.ADMITTED
-            and database.parked is None
-            and database.row(step_id) is None
-            and self._is_approved(database, step_id)
-        )
+            return step_id not in dict(database.readings)
+        return phase is IntentPhase.ADMITTED and database.row(step_id) is None and self._is_approved(database, step_id)
 
     def _is_approved(self, database: Database, step_id: str) -> bool:
         return step_id not in self.gated or (step_id in database.approved and step_id not in database.denied)
@@ -186,15 +190,11 @@ class FakeDatabase:
         read: str = "",
     ) -> tuple[Database, StepResult]:
         """Land a step, or answer what its key says; `refuse` is the business's own no."""
+        phase = self._awake(database, claim)
         if step_id not in self.writes:
-            if refuse:
-                raise SagaError(Reason.WRONG_STATE, "refused")
-            return database, self._result(step_id, None, read)
-        phase = self._owned(database, claim)
+            return self._read(database, step_id, refuse=refuse, read=read)
         if phase is not IntentPhase.ADMITTED:
             raise SagaError(Reason.SUPERSEDED, "not admitted any more")
-        if database.parked is not None:
-            raise SagaError(Reason.INTENT_PARKED, "parked")
         row = database.row(step_id)
         if row is not None:
             if row.state != "LANDED":
@@ -209,6 +209,15 @@ class FakeDatabase:
         after = replace(database, rows=(*database.rows, Row(step_id, "LANDED", argument)))
         return after, self._result(step_id, len(after.rows), "")
 
+    def _read(self, database: Database, step_id: str, *, refuse: bool, read: str) -> tuple[Database, StepResult]:
+        known = dict(database.readings).get(step_id)
+        if known is not None:
+            return database, self._result(step_id, None, known)
+        if refuse:
+            raise SagaError(Reason.WRONG_STATE, "refused")
+        after = replace(database, readings=(*database.readings, (step_id, read)))
+        return after, self._result(step_id, None, read)
+
     def _result(self, step_id: str, number: int | None, read: str) -> StepResult:
         return StepResult(
             step_id=step_id,
@@ -222,10 +231,12 @@ class FakeDatabase:
         self, database: Database, claim: Claim, step_id: str, *, refuse: bool = False
     ) -> tuple[Database, CompensateResult]:
         """Undo a landed step once, fence one that never landed."""
-        phase = self._owned(database, claim)
+        phase = self._awake(database, claim)
         row = database.row(step_id)
         if step_id in database.undone:
             return database, self._undone(step_id, undone=True)
+        if row is not None and row.state == "COMPENSATED":  # an operator said `done` or `skip`
+            return database, self._undone(step_id, undone=False)
         if phase is not IntentPhase.CLOSING:
             raise SagaError(Reason.SUPERSEDED, "not closing")
         if row is None:
@@ -236,9 +247,8 @@ class FakeDatabase:
             if refuse:
                 raise SagaError(Reason.WRONG_STATE, "cannot be undone now")
             database = database.with_row(step_id, "COMPENSATED")
-        return replace(database, undone=database.undone | {step_id}), self._undone(
-            step_id, undone=row.state == "LANDED"
-        )
+        after = replace(database, undone=database.undone | {step_id})
+        return after, self._undone(step_id, undone=row.state == "LANDED")
 
     def _undone(self, step_id: str, *, undone: bool) -> CompensateResult:
         return CompensateResult(step_id=step_id, step_key=f"{step_id}/compensate/1", transaction_id=1, undone=undone)

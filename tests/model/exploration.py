@@ -335,7 +335,8 @@ class Exploration:
         yield "", False, ""
         if flight.name == "compensate" and self.case.undo_refusals:
             row = database.row(flight.step_id)
-            if row is not None and row.state == "LANDED" and database.phase is IntentPhase.CLOSING:
+            closing = database.phase is IntentPhase.CLOSING and database.parked is None
+            if row is not None and row.state == "LANDED" and closing:
                 yield "", True, ""
 
     def _do(  # noqa: PLR0911 - one return for each activity
@@ -387,11 +388,7 @@ class Exploration:
             return replace(world, flights=world.flights - {flight})
         if isinstance(event, on.RunStale) and flight.name in ("decide", "resolve"):
             event = on.RunDoubted()
-        after = self._take(world, event, ended=flight)
-        if flight.name == "execute" and flight.step_id not in self.fake.writes:
-            # A read is an ordinary activity: its answer is in history before anything builds on it.
-            return replace(after, durable=after.memory, durable_flights=_unanswered(after.flights))
-        return after
+        return self._take(world, event, ended=flight)
 
     def _take(self, world: World, event: on.Event, ended: Flight | None = None) -> World:
         state, commands = reducer.advance(world.memory.state, event)
@@ -423,7 +420,9 @@ class Exploration:
             case do.Settle():
                 return Flight("settle", claim=claim)
             case do.Park(reason, detail):
-                return Flight("park", ",".join(step["step_id"] for step in detail["steps"]), reason.value, claim)
+                return Flight(
+                    "park", ",".join(step["step_id"] for step in detail.get("steps", [])), reason.value, claim
+                )
             case do.Finish():
                 raise AssertionError("a saga's end is no activity")
 
@@ -487,10 +486,6 @@ def _able(flights: Flights) -> Flights:
 
 def _crashed(world: World) -> World:
     return replace(world, memory=world.durable, flights=world.durable_flights)
-
-
-def _unanswered(flights: Flights) -> Flights:
-    return frozenset(replace(flight, answered=None, event=None) for flight in flights)
 
 
 def _name(flight: Flight) -> str:
