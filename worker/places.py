@@ -6,7 +6,7 @@ bound it is told to come later. A saga that waits for people needs nothing, so i
 """
 
 import asyncio
-from typing import Any, Final, LiteralString
+from typing import Any, Final, LiteralString, NamedTuple
 
 from temporalio.client import WorkflowFailureError, WorkflowHandle
 from temporalio.exceptions import ApplicationError
@@ -25,7 +25,7 @@ LOOK_EVERY_SECONDS: Final = 0.25
 RETRY_AFTER_SECONDS: Final = 2
 
 _AT_REST: Final[LiteralString] = """
-select i.intent_key from backstay.intents i
+select i.intent_key, i.run_id from backstay.intents i
 where i.intent_key = any(%s) and i.final_at is null and (i.parked_reason is not null or exists (
     select from backstay.approval_requests r
     where r.intent_key = i.intent_key and i.phase = 'ADMITTED' and not exists (
@@ -79,28 +79,36 @@ class Places:
         )
 
 
+class Watched(NamedTuple):
+    """An intent, in the hands of one run: it has not come to rest before that run has taken it over."""
+
+    intent_key: str
+    run_id: str | None
+    """None: whichever run has it."""
+
+
 class Rests:
     """Tells when sagas come to rest on people: one query for all that are watched, however many there are."""
 
     def __init__(self, database: Database) -> None:
         """Look into `database`, only while something is watched."""
         self._database = database
-        self._watched: dict[str, tuple[asyncio.Event, int]] = {}
+        self._watched: dict[Watched, tuple[asyncio.Event, int]] = {}
         self._task: asyncio.Task[None] | None = None
 
-    def watch(self, intent_key: str) -> asyncio.Event:
+    def watch(self, watched: Watched) -> asyncio.Event:
         """Return an event that is set once the intent waits for a decision or an operator; `forget` it afterwards."""
-        event, count = self._watched.get(intent_key, (asyncio.Event(), 0))
-        self._watched[intent_key] = (event, count + 1)
+        event, count = self._watched.get(watched, (asyncio.Event(), 0))
+        self._watched[watched] = (event, count + 1)
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._look())
         return event
 
-    def forget(self, intent_key: str) -> None:
+    def forget(self, watched: Watched) -> None:
         """Stop watching, as often as it was watched."""
-        event, count = self._watched.pop(intent_key)
+        event, count = self._watched.pop(watched)
         if count > 1:
-            self._watched[intent_key] = (event, count - 1)
+            self._watched[watched] = (event, count - 1)
 
     async def close(self) -> None:
         """Stop looking."""
@@ -111,16 +119,17 @@ class Rests:
     async def _look(self) -> None:
         while self._watched:
             await asyncio.sleep(LOOK_EVERY_SECONDS)
-            keys = [key for key, (event, _) in self._watched.items() if not event.is_set()]
-            if not keys:
+            open_ones = {watched: event for watched, (event, _) in self._watched.items() if not event.is_set()}
+            if not open_ones:
                 continue
             try:
-                rows = await self._database.all(_AT_REST, (keys,))
+                rows = await self._database.all(_AT_REST, (list({watched.intent_key for watched in open_ones}),))
             except SagaError:
                 continue  # the database is away: whoever waits learns it from the saga itself
-            for row in rows:
-                if (watched := self._watched.get(row["intent_key"])) is not None:
-                    watched[0].set()
+            resting = {row["intent_key"]: row["run_id"] for row in rows}
+            for watched, event in open_ones.items():
+                if watched.intent_key in resting and watched.run_id in (None, resting[watched.intent_key]):
+                    event.set()
 
 
 class Carrier:
@@ -139,8 +148,9 @@ class Carrier:
 
         A place that is held is given back when the saga ends, rests or takes long, also after this returned.
         """
+        watched = Watched(intent_key, handle.result_run_id)
         result = asyncio.ensure_future(handle.result())
-        resting = asyncio.ensure_future(self._rests.watch(intent_key).wait())
+        resting = asyncio.ensure_future(self._rests.watch(watched).wait())
 
         async def settled(seconds: float) -> None:
             await asyncio.wait({result, resting}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
@@ -159,7 +169,7 @@ class Carrier:
                 result.cancel()
                 resting.cancel()
                 await asyncio.wait({result, resting})
-                self._rests.forget(intent_key)
+                self._rests.forget(watched)
 
         task = asyncio.create_task(carry())
         self._carried.add(task)
