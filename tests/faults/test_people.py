@@ -16,7 +16,6 @@ from tests.faults.support.grid import Grid, Scenario, run_grid, selected
 from tests.faults.support.intents import (
     ADMIT,
     AMOUNT_CENTS,
-    CREDIT,
     DEBIT,
     DECIDE,
     FREEZE,
@@ -24,15 +23,16 @@ from tests.faults.support.intents import (
     OPENED_CENTS,
     PARK,
     RESOLVE,
-    credit,
+    TRANSFER,
     debit,
     doomed,
     purchase,
+    transfer,
 )
 from tests.faults.support.world import CALLER, Posted, World, until
 
 DEBIT_UNDONE: Final = f"{DEBIT}.compensate"
-CREDIT_UNDONE: Final = f"{CREDIT}.compensate"
+TRANSFER_UNDONE: Final = f"{TRANSFER}.compensate"
 
 
 async def asked(world: World) -> tuple[Posted, str]:
@@ -320,11 +320,11 @@ async def attempts_run_out(world: World) -> None:
 
 
 async def money_is_spent_meanwhile(world: World) -> None:
-    """The credited money is gone when it is to be taken back: nothing is half undone, the state is told, it parks."""
-    account = world.account(0)
-    steps = [credit(account, 900), *purchase(account, 500), debit(500, "again")]
+    """What was paid in is gone when it is to be taken back: nothing is half undone, the state is told, it parks."""
+    account, savings = world.account(0), world.account()
+    steps = [transfer(savings, account, 900), *purchase(account, 500), debit(500, "again")]
     posting = world.posting(steps)
-    rule = world.arm(CREDIT_UNDONE, "begin", "pause", posting)
+    rule = world.arm(TRANSFER_UNDONE, "begin", "pause", posting)
     await world.start_worker()
     posted = await world.post(posting)
     await posted.until_fired(rule)
@@ -340,9 +340,9 @@ async def money_is_spent_meanwhile(world: World) -> None:
     (stuck,) = [step for step in (parked.data or {})["steps"] if step["state"] == "PARKED"]
     assert stuck["error"]["code"] == "FUNDS_INSUFFICIENT"
     assert "600" in json.dumps(stuck["error"]), "the state that was met is told"
-    topped = await world.post([credit(account, 300, "topup")])
+    topped = await world.post([transfer(savings, account, 300, "topup")])
     assert check_answer(topped, await topped.answer()) == "COMMITTED"
-    await posted.resolve("retry", step_id="credit")
+    await posted.resolve("retry", step_id="transfer")
     assert check_answer(posted, await posted.answer()) == "COMPENSATED"
     assert world.standing(account) == (0, 0)
 
