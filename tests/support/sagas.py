@@ -10,11 +10,15 @@ from typing import Any, Final
 
 import psycopg
 from psycopg.rows import DictRow, dict_row
-from temporalio.client import Client, WorkflowHandle
+from temporalio import activity
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.enums.v1 import EventType
+from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
+from temporalio.client import Client, WithStartWorkflowOperation, WorkflowHandle
 from temporalio.service import RPCError, RPCStatusCode
 
 from activities.database import Database
-from activities.dispatch import Engine
+from activities.dispatch import ActivityFunction, Engine
 from activities.packs.ledger import PACK as LEDGER
 from contracts import saga
 from contracts.base import JsonObject
@@ -82,7 +86,9 @@ class Sagas:
 
     def rows(self, statement: str, *params: object) -> list[dict[str, Any]]:
         """Ask the tables as the superuser, or change them behind the engine's back."""
-        with psycopg.Connection[DictRow].connect(self.database_url, row_factory=dict_row, autocommit=True) as connection:
+        with psycopg.Connection[DictRow].connect(
+            self.database_url, row_factory=dict_row, autocommit=True
+        ) as connection:
             cursor = connection.execute(statement.encode(), params)
             return cursor.fetchall() if cursor.description else []
 
@@ -141,6 +147,20 @@ class Sagas:
         async with asyncio.timeout(BOUND_SECONDS):
             return saga.MessageAnswer.model_validate(await handle.execute_update(name, message, **more))
 
+    async def update_with_start(
+        self,
+        name: str,
+        message: Any,  # noqa: ANN401 - as above
+        start: WithStartWorkflowOperation[Any, Any],
+    ) -> saga.MessageAnswer:
+        """Send a message together with the start of its saga."""
+        async with asyncio.timeout(BOUND_SECONDS):
+            answer: Any = await self.client.execute_update_with_start_workflow(
+                name, message, start_workflow_operation=start
+            )
+        self.handles.append(await start.workflow_handle())
+        return saga.MessageAnswer.model_validate(answer)
+
     def intent(self, envelope: Envelope) -> dict[str, Any]:
         """The row of the intent that an answer is about."""
         return self.one("select * from backstay.intents where intent_id = %s", envelope.meta.intent_id)
@@ -170,6 +190,84 @@ def states(envelope: Envelope) -> dict[str, str]:
     return {step["step_id"]: step["state"] for step in (envelope.data or {})["steps"]}
 
 
+def approval(card: Envelope, verdict: str = "approve", **changes: object) -> dict[str, object]:
+    """A decision about all that a card asks."""
+    digest = (card.data or {})["plan_digest"]
+    return {
+        "decision_id": f"d-{verdict}",
+        "plan_digest": digest,
+        "verdict": verdict,
+        "approver": "approver",
+        "reason": "seen",
+        **changes,
+    }
+
+
+def cancellation() -> dict[str, object]:
+    """A wish to stop."""
+    return {"reason": "enough", "requested_by": "tester"}
+
+
+def resolution(verb: str, step_id: str | None = None, *, resolution_id: str = "r1") -> dict[str, object]:
+    """An operator's word."""
+    return {
+        "resolution_id": resolution_id,
+        "verb": verb,
+        "operator": "operator",
+        "step_id": step_id,
+        "evidence": "looked at it",
+    }
+
+
+async def events(handle: Handle) -> list[int]:
+    """Kinds of the events in a run's history."""
+    return [event.event_type for event in (await handle.fetch_history()).events]
+
+
+async def reset(sagas: Sagas, handle: Handle, task: str) -> Handle:
+    """Reset a run to its first or its last workflow task; returns the new run."""
+    history = await handle.fetch_history()
+    completed = [
+        event.event_id for event in history.events if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED
+    ]
+    last_rest = max(completed) if task == "last" else min(completed)
+    response = await sagas.client.workflow_service.reset_workflow_execution(
+        ResetWorkflowExecutionRequest(
+            namespace=sagas.client.namespace,
+            workflow_execution=WorkflowExecution(workflow_id=handle.id, run_id=handle.result_run_id or ""),
+            reason="a test",
+            request_id=uuid.uuid4().hex,
+            workflow_task_finish_event_id=last_rest,
+        )
+    )
+    again: Handle = sagas.client.get_workflow_handle(handle.id, run_id=response.run_id)
+    sagas.handles.append(again)
+    return again
+
+
+@dataclass(frozen=True)
+class GatedEngine(Engine):
+    """The engine, with a place outside the transaction where an ordinary (not a local) activity can be held."""
+
+    behaviour: Behaviour = field(default_factory=Behaviour)
+
+    def activities(self) -> list[ActivityFunction]:
+        """List the activity functions, each behind its gate."""
+        return [self._gated(function) for function in super().activities()]
+
+    def _gated(self, function: ActivityFunction) -> ActivityFunction:
+        async def run(request: Any) -> Any:  # noqa: ANN401 - what the activity takes and gives
+            step_id = getattr(request, "step_id", None)
+            if step_id is not None and not activity.info().is_local:
+                prefix = "undo:" if isinstance(request, saga.CompensateCall) else ""
+                await self.behaviour.at(f"{prefix}{step_id}", "outside")
+            return await function(request)
+
+        run.__annotations__ = function.__annotations__
+        run.__name__ = run.__qualname__ = function.__name__
+        return activity.defn(name=function.__name__)(run)
+
+
 @asynccontextmanager
 async def serve(
     client: Client, database_url: str, task_queue: str, policy: Policy | None = None
@@ -180,7 +278,7 @@ async def serve(
     behaviour = Behaviour()
     await ensure_search_attributes(client)
     async with Database(database_url) as database:
-        engine = Engine(database, (LEDGER, sample_pack(behaviour)), policy or Policy())
+        engine = GatedEngine(database, (LEDGER, sample_pack(behaviour)), policy or Policy(), behaviour=behaviour)
         settings = Settings.load(database_url=database_url, task_queue=task_queue)
         async with build_worker(client, engine, settings):
             sagas = Sagas(client, engine, behaviour, database_url, task_queue)

@@ -18,7 +18,8 @@ from contracts.errors import SagaError
 from contracts.reasons import Reason
 from contracts.tool import Access, Description, Duty, Example, ResourceUse, SideEffect, ToolContract
 
-Moment = Literal["before", "after"]
+Moment = Literal["outside", "before", "after"]
+"""Of a handler: before the transaction begins, before its write, after it."""
 BOOK: Final = "B00000001"
 
 _SCHEMA: Final[LiteralString] = """
@@ -63,7 +64,9 @@ class Behaviour:
 
     calls: Counter[str] = field(default_factory=Counter[str])
     _gates: dict[tuple[str, Moment], Gate] = field(default_factory=dict[tuple[str, Moment], Gate])
-    _errors: dict[tuple[str, Moment], list[Exception]] = field(default_factory=dict[tuple[str, Moment], list[Exception]])
+    _errors: dict[tuple[str, Moment], list[Exception]] = field(
+        default_factory=dict[tuple[str, Moment], list[Exception]]
+    )
     _refusals: dict[str, Reason] = field(default_factory=dict[str, Reason])
     _residues: dict[str, str] = field(default_factory=dict[str, str])
 
@@ -167,9 +170,7 @@ def sample_pack(behaviour: Behaviour) -> Pack:
         assert output is not None, "a database tool's outcome is known"
         name = f"undo:{context.step_id}"
         await behaviour.at(name, "before")
-        await transaction.later(
-            "update samples.notes set struck = true where note_number = %s", (output.note_number,)
-        )
+        await transaction.later("update samples.notes set struck = true where note_number = %s", (output.note_number,))
         await behaviour.at(name, "after")
         return Compensated(residue=behaviour.residue(name))
 
@@ -217,7 +218,7 @@ def _contract(
         resources=(ResourceUse(argument="book_id", kind="book", access=Access.HOLD, states=frozenset({"OPEN"})),),
         compensates_by="The note is struck out." if effect is SideEffect.REVERSIBLE else None,
         examples=(Example(utterance="Note it.", arguments={"text": "Called back."}),),
-        attempts_max=3,
+        attempts_max=2,
         owner="tests",
     )
 
