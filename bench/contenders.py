@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
@@ -30,6 +31,11 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from contracts.registry import Registry
+
+AGAIN: Final = frozenset({202, 429, 503})
+"""Pending, deferred, not acknowledged: the same post joins or starts."""
+POSTS_MAX: Final = 20
+PAUSE_SECONDS: Final = 0.1
 
 
 class Contender(Protocol):
@@ -119,9 +125,15 @@ class Backstay:
     registry: Registry
 
     async def carry_out(self, order: Order) -> str:
-        """Post the intent, as bytes, and wait for its envelope."""
-        envelope = await self._post(order, wait_seconds=None)
-        return str((envelope.data or {}).get("outcome", envelope.error))
+        """Post the intent, as bytes, and wait for its envelope; post it again where the answer says so."""
+        outcome = ""
+        for _ in range(POSTS_MAX):
+            envelope = await self._post(order, wait_seconds=None)
+            outcome = str((envelope.data or {}).get("outcome", envelope.error))
+            if envelope.status_code not in AGAIN:
+                return outcome
+            await asyncio.sleep(PAUSE_SECONDS)
+        return f"after {POSTS_MAX} posts: {outcome}"
 
     async def start(self, order: Order) -> bool:
         """Post the intent and do not wait for its outcome; False when the door defers it."""
