@@ -7,6 +7,7 @@ mended and resumes. Shape after the trials in `docs/driver.md`.
 """
 
 import asyncio
+from collections import Counter
 from datetime import timedelta
 from typing import Any, Final, TypeVar
 
@@ -40,7 +41,8 @@ LOCAL_RETRY: Final = RetryPolicy(
     initial_interval=timedelta(milliseconds=100), backoff_coefficient=2.0, maximum_attempts=2
 )
 ENGINE_RETRY: Final = RetryPolicy(initial_interval=timedelta(milliseconds=500), maximum_interval=timedelta(seconds=10))
-MESSAGES_MAX: Final = 500
+REFUSALS_MAX: Final = 200
+"""Messages of one kind that may come to nothing; what is accepted is bounded by what can be decided."""
 TOOLS_BYTES_MAX: Final = 1_800
 NO_INPUT: Final = RawValue(Payload())
 BY_TEMPORAL: Final = saga.Cancellation(reason="cancelled in Temporal", requested_by="temporal")
@@ -66,7 +68,7 @@ class IntentWorkflow:
         self._tasks: set[asyncio.Task[None]] = set()
         self._bug: BaseException | None = None
         self._finish: do.Finish | None = None
-        self._messages = 0
+        self._refused: Counter[str] = Counter()
         self._state, self._first = begin()
 
     @workflow.run
@@ -103,12 +105,12 @@ class IntentWorkflow:
 
     @decide.validator
     def _check_decide(self, decision: saga.Decision) -> None:
-        self._check_open(decision, saga.Decision)
+        self._check_open("decide", decision, saga.Decision)
 
     @workflow.signal(name="decide", description="Approve or deny what is asked; not answered.")
     async def decide_signal(self, *bodies: Any) -> None:  # noqa: ANN401 - whatever was sent
         """Take a person's decision without answering."""
-        if (decision := message_of(saga.Decision, bodies)) and self._messages < MESSAGES_MAX:
+        if (decision := message_of(saga.Decision, bodies)) and self._refused["decide"] < REFUSALS_MAX:
             await self._decide(decision, "signal")
 
     @workflow.update(name="cancel", description="Stop the intent and undo what landed; answered.")
@@ -118,7 +120,7 @@ class IntentWorkflow:
 
     @cancel.validator
     def _check_cancel(self, cancellation: saga.Cancellation) -> None:
-        self._check_open(cancellation, saga.Cancellation)
+        self._check_open("cancel", cancellation, saga.Cancellation)
 
     @workflow.signal(name="cancel", description="Stop the intent and undo what landed; not answered.")
     async def cancel_signal(self, *bodies: Any) -> None:  # noqa: ANN401 - as above
@@ -133,12 +135,12 @@ class IntentWorkflow:
 
     @resolve.validator
     def _check_resolve(self, resolution: saga.Resolution) -> None:
-        self._check_open(resolution, saga.Resolution)
+        self._check_open("resolve", resolution, saga.Resolution)
 
     @workflow.signal(name="resolve", description="Say how a parked intent goes on; not answered.")
     async def resolve_signal(self, *bodies: Any) -> None:  # noqa: ANN401 - as above
         """Take an operator's verb without answering."""
-        if (resolution := message_of(saga.Resolution, bodies)) and self._messages < MESSAGES_MAX:
+        if (resolution := message_of(saga.Resolution, bodies)) and self._refused["resolve"] < REFUSALS_MAX:
             await self._resolve(resolution)
 
     @workflow.query(description="The envelope as it stands.")
@@ -146,16 +148,18 @@ class IntentWorkflow:
         """Answer with the envelope as it stands."""
         return self._envelope(self._state.error)
 
-    def _check_open(self, message: object, model: type[BaseModel]) -> None:
+    def _check_open(self, kind: str, message: object, model: type[BaseModel]) -> None:
         if not isinstance(message, model):  # a null or binary payload comes through whatever the annotation says
             raise ApplicationError(f"Send one JSON object: {model.__name__}.", type=Reason.BODY_MALFORMED.value)
         if self._state.stage is Stage.FINISHED:
             raise ApplicationError("The intent has its outcome; nothing can change it.", type=Reason.TOO_LATE.value)
-        if self._messages >= MESSAGES_MAX:
-            raise ApplicationError("This intent has had its messages; ask an operator.", type=Reason.RATE_LIMITED.value)
+        if self._refused[kind] >= REFUSALS_MAX:
+            raise ApplicationError(
+                f"{REFUSALS_MAX} messages of this kind came to nothing; no more are taken.",
+                type=Reason.RATE_LIMITED.value,
+            )
 
     async def _decide(self, decision: saga.Decision, door: str) -> saga.MessageAnswer:
-        self._messages += 1
         await workflow.wait_condition(lambda: self._state.plan is not None or self._state.stage is Stage.FINISHED)
         if self._state.stage is Stage.FINISHED:
             return self._answer(accepted=False, message="The intent has its outcome; the decision changed nothing.")
@@ -167,10 +171,10 @@ class IntentWorkflow:
         self._take(on.DecisionAdmitted(answer))
         done = "approved" if decision.verdict == "approve" else "denied"
         message = answer.error.message if answer.error else done
+        self._refused["decide"] += not answer.accepted
         return self._answer(accepted=answer.accepted, message=message, error=answer.error)
 
     async def _resolve(self, resolution: saga.Resolution) -> saga.MessageAnswer:
-        self._messages += 1
         await workflow.wait_condition(lambda: self._state.stage not in (Stage.ADMITTING, Stage.PARKING))
         if self._state.stage is not Stage.PARKED:
             return self._answer(accepted=False, message="The intent is not parked; there is nothing to resolve.")
@@ -182,6 +186,7 @@ class IntentWorkflow:
         if self._state.stage is Stage.PARKED:
             self._take(on.Resolved(resolution, answer))
         message = answer.error.message if answer.error else f"{resolution.verb} taken"
+        self._refused["resolve"] += not answer.accepted
         return self._answer(accepted=answer.accepted, message=message, error=answer.error)
 
     def _not_taken(self, error: SagaError) -> saga.MessageAnswer:

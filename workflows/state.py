@@ -27,7 +27,6 @@ class Stage(StrEnum):
 
 
 RUNNING = frozenset({StepState.EXECUTING, StepState.COMPENSATING})
-GONE = frozenset({StepState.COMPENSATED, StepState.SUPERSEDED, StepState.PLANNED, StepState.REFUSED})
 
 
 @dataclass(frozen=True, slots=True)
