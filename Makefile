@@ -17,6 +17,9 @@ export PIP_NO_INPUT := 1
 # Whatever environment make was called from, the tools below work on ours.
 unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH
 
+# Most tests wait for real servers; a second process uses that time. Each has servers of its own.
+PYTEST_WORKERS ?= -n 2 --dist loadfile
+
 .PHONY: help demo test lint slow up down status bench clean lock
 
 help: ## Show this list
@@ -26,7 +29,7 @@ demo: $(RUN_STAMP) ## Show every promise on real servers, end to end
 	$(BIN)/backstay demo
 
 test: lint ## Everything that CI checks
-	$(BIN)/python -m pytest -m "not slow" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "not slow" $(PYTEST_WORKERS) $(PYTEST_ARGS)
 
 lint: $(DEV_STAMP) ## Style, types and import rules
 	$(BIN)/ruff check .
