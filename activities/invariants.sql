@@ -46,11 +46,11 @@ where a.state = 'CLOSED'
 group by a.account_id, a.held_cents having coalesce(a.held_cents, 0) <> 0 or count(m.movement_id) > 0;
 
 -- name: 1g reversed_once_exactly
--- A reversal is the exact opposite of a credit, transfer or adjustment, and the only one.
+-- A reversal is the exact opposite of a credit or transfer, and the only one.
 select r.movement_id as subject, format('reverses %s', r.reverses) as detail
 from ledger.movements r left join ledger.movements m on m.movement_id = r.reverses
 where r.operation_type = 'REVERSAL' and (
-    m.movement_id is null or m.operation_type not in ('CREDIT', 'TRANSFER', 'ADJUSTMENT')
+    m.movement_id is null or m.operation_type not in ('CREDIT', 'TRANSFER')
     or (m.debit_account, m.credit_account, m.amount_cents, m.currency)
         is distinct from (r.credit_account, r.debit_account, r.amount_cents, r.currency)
     or exists (select from ledger.movements o where o.reverses = r.reverses and o.movement_id <> r.movement_id));
@@ -291,20 +291,21 @@ where kind in ('effect', 'refusal')
         or policy_digest is null or result is null or kind = 'refusal' and result::jsonb ->> 'reason' is null);
 
 -- name: 6d audit_rows_are_unaltered
--- Each row's digest is that of its columns, and the row it follows is there. What was cut off the end shows only
--- against a head kept outside.
-select a.audit_id::text as subject, case when a.digest <> backstay.audit_digest(a) then 'the row was altered'
-    else 'the row before it is gone' end as detail
-from backstay.audit_log a
-where a.digest <> backstay.audit_digest(a)
-    or a.previous_digest is not null and not exists (
-        select from backstay.audit_log p where p.intent_key = a.intent_key
-            and p.step_id is not distinct from a.step_id and p.audit_id < a.audit_id and p.digest = a.previous_digest);
+-- Each row's digest is that of its columns, and it follows the row before it in its chain (one per intent and step).
+-- What was cut off the end of a chain shows only against a head kept outside.
+select audit_id::text as subject, case when altered then 'the row was altered' else 'it does not follow the row before it' end as detail
+from (
+    select audit_id, intent_key, digest <> backstay.audit_digest(a) as altered, previous_digest is distinct from
+        lag(digest) over (partition by intent_key, step_id order by audit_id) as unchained
+    from backstay.audit_log a
+) a
+where altered or unchained and intent_key is not null;
 
 -- not yet: 6 the head of the audit log, kept outside the database (part C)
 
 -- name: 6e append_only_for_the_app
--- The role that works can neither edit nor delete what must stay, and nobody else may write.
+-- The role that works can neither edit nor delete what must stay, writes audit rows and decisions by their functions
+-- only, and nobody else writes.
 select format('%s on %s', privilege, name) as subject, format('granted to %s', grantee) as detail
 from (values ('backstay_app'), ('backstay_readonly')) as r (grantee)
 cross join (values ('backstay.audit_log'), ('backstay.decisions'), ('backstay.approval_consumptions'),
@@ -315,8 +316,8 @@ where case privilege
     when 'UPDATE' then has_any_column_privilege(grantee, name, 'UPDATE') and (grantee = 'backstay_readonly' or name in
         ('backstay.audit_log', 'backstay.decisions', 'backstay.approval_consumptions', 'backstay.resolutions',
             'ledger.movements'))
-    when 'INSERT' then has_any_column_privilege(grantee, name, 'INSERT')
-        and (grantee = 'backstay_readonly' or name = 'ledger.accounts')
+    when 'INSERT' then has_any_column_privilege(grantee, name, 'INSERT') and (grantee = 'backstay_readonly' or name in
+        ('backstay.audit_log', 'backstay.decisions', 'ledger.accounts'))
     else has_table_privilege(grantee, name, privilege) end;
 
 -- not yet: 7 released histories replay (a test of the code, not a query)

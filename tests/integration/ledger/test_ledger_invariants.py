@@ -166,6 +166,8 @@ def test_every_invariant_has_a_number_a_name_and_two_columns(bank: Bank) -> None
                 " backstay.audit_log group by intent_key)"
             ),
         ),
+        ("6d", "update backstay.audit_log set previous_digest = null where previous_digest is not null"),
+        ("6e", "grant insert on backstay.decisions to backstay_app"),
         ("6e", "grant update (memo) on ledger.movements to backstay_app"),
         ("6e", "grant delete on backstay.audit_log to backstay_app"),
         ("6e", "grant insert on ledger.holds to backstay_readonly"),
