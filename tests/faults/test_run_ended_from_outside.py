@@ -94,7 +94,7 @@ async def terminated_while_a_step_runs_then_swept(world: World) -> None:
     """A step that outlives its run is refused once another run has adopted the intent."""
     account = world.account()
     posting = world.posting(purchase(account))
-    rule = world.arm(FREEZE, "begin", "pause", posting)
+    rule = world.arm(FREEZE, "begin", "pause", posting, stubborn=True)
     await world.start_worker()
     posted = await world.post(posting)
     await posted.until_fired(rule)
@@ -223,7 +223,7 @@ def reset_while_waiting(to: Literal["first", "last"], *, approved: bool) -> Scen
         await world.start_worker()
         posted = await world.post(purchase(account, LARGE_CENTS))
         await posted.until_asked()
-        rule = world.arm(DEBIT, "begin", "pause", posted)
+        rule = world.arm(DEBIT, "begin", "pause", posted, stubborn=True)
         if approved:
             decided = await posted.decide()
             assert decided is not None

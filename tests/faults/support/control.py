@@ -6,9 +6,11 @@ of every activity is also noted in a journal, in one order for all processes.
 """
 
 import contextlib
+import glob
 import json
 import os
 import time
+import uuid
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
@@ -86,10 +88,7 @@ class Control:
 
     def fired(self, rule: Rule) -> int:
         """How often a fault has happened."""
-        number = 0
-        while (self.directory / "fired" / f"{rule.name}.{number}").exists():
-            number += 1
-        return number
+        return len(list((self.directory / "fired").glob(f"{glob.escape(rule.name)}.*")))
 
     def release(self, rule: Rule) -> None:
         """End a pause, and those to come."""
@@ -124,13 +123,13 @@ class Control:
 
     def claim(self, rule: Rule) -> bool:
         """Mark that a fault happens now; False when it has happened often enough, in whatever process."""
-        number = 0
-        while rule.times == 0 or number < rule.times:
-            try:
-                (self.directory / "fired" / f"{rule.name}.{number}").touch(exist_ok=False)
-            except FileExistsError:
-                number += 1
-            else:
+        marks = self.directory / "fired"
+        if rule.times == 0:
+            (marks / f"{rule.name}.{uuid.uuid4()}").touch()
+            return True
+        for number in range(rule.times):
+            with contextlib.suppress(FileExistsError):
+                (marks / f"{rule.name}.{number}").touch(exist_ok=False)
                 return True
         return False
 

@@ -157,7 +157,18 @@ class Posted:
 
     async def answer(self, *, seconds: float = WAIT_SECONDS) -> Envelope:
         """Wait for the envelope that its run ends with; a failed run carries one too."""
-        return await self.world.answer(self.handle, seconds=seconds)
+        try:
+            async with asyncio.timeout(seconds):
+                return await self.handle.result()
+        except WorkflowFailureError as error:
+            cause = error.cause
+            if isinstance(cause, ApplicationError) and cause.details:
+                return Envelope.model_validate(cause.details[0])
+            raise
+        except TimeoutError:
+            told = [f"{e.at:.2f} {e.pid} {e.what} {e.name} {e.detail}" for e in self.journal()[-25:]]
+            logs = [worker.said() for worker in self.world.workers[-2:]]
+            raise AssertionError("\n".join([f"no outcome in {seconds:.0f} s", *told, *logs])) from None
 
     async def told(self) -> Envelope | None:
         """What the tables answer, as every door does when no run can; None before it was claimed."""
@@ -605,18 +616,3 @@ class World:
         posted = Posted(self, posting.session_id, posting.intent_key, posting.intent_id, request, handle)
         self.posted.append(posted)
         return posted
-
-    async def answer(self, handle: WorkflowHandle[Any, Envelope], *, seconds: float = WAIT_SECONDS) -> Envelope:
-        """Wait for the envelope that a run ends with."""
-        try:
-            async with asyncio.timeout(seconds):
-                return await handle.result()
-        except WorkflowFailureError as error:
-            cause = error.cause
-            if isinstance(cause, ApplicationError) and cause.details:
-                return Envelope.model_validate(cause.details[0])
-            raise
-        except TimeoutError:
-            told = [(e.pid, e.what, e.name, e.detail) for e in self.control.journal()[-40:]]
-            logs = "\n".join(worker.said() for worker in self.workers[-2:])
-            raise AssertionError(f"{handle.id} had no outcome in {seconds:.0f} s; {told}\n{logs}") from None
