@@ -5,11 +5,10 @@ Each step is an intent of its own with its effect and audit row in the step's tr
 the invariants of `activities/invariants.sql` can be asked of the tables.
 """
 
-import asyncio
 import hashlib
 import itertools
 import json
-from collections.abc import AsyncGenerator, Awaitable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -36,8 +35,8 @@ TOOLS: dict[str, AnyTool] = {tool.contract.name: tool for tool in PACK.tools}
 _ADMIT = """
 insert into backstay.intents (intent_key, intent_id, tenant, principal, agent, session_id, request, body_digest,
     lineage_digest, plan, plan_digest, occurrence, attempt, workflow_id, run_id, phase, deadline_at)
-values (%(key)s, %(id)s, %(tenant)s, %(principal)s, 'agent', 'test', '{}', '', %(key)s, %(plan)s, 'digest', 1, 1, %(id)s,
-    'run', 'ADMITTED', now() + interval '1 day')
+values (%(key)s, %(id)s, %(tenant)s, %(principal)s, 'agent', 'test', '{}', '', %(key)s, %(plan)s, 'digest', 1, 1,
+    %(id)s, 'run', 'ADMITTED', now() + interval '1 day')
 """
 _LAND = """
 insert into backstay.effects (step_key, intent_key, step_id, tool, direction, state, argument_digest, arguments, epoch)
@@ -153,9 +152,15 @@ class Bank:
         return row["balance_cents"], row["held_cents"]
 
     async def step(
-        self, name: str, arguments: JsonObject, *, principal: str = ANNA, tenant: str = TENANT, slow: float = 0.0
+        self,
+        name: str,
+        arguments: JsonObject,
+        *,
+        principal: str = ANNA,
+        tenant: str = TENANT,
+        pause: Callable[[], Awaitable[object]] | None = None,
     ) -> Landed:
-        """Land a step as the engine does; on a refusal nothing of it stays. `slow` waits before the commit."""
+        """Land a step as the engine does; on a refusal nothing of it stays. `pause` is awaited before the commit."""
         tool = TOOLS[name]
         key = hashlib.sha256(f"intent {next(self._intents)}".encode()).hexdigest()
         step_key = execute_key(key, "step")
@@ -189,9 +194,8 @@ class Bank:
             transaction_id: int = row["transaction_id"] if row else 0
             context = _context(values, step_key, transaction_id)
             output: BaseModel = await tool.execute(transaction, model, context)
-            if slow:
-                await transaction.one("select 1")
-                await asyncio.sleep(slow)
+            if pause:
+                await pause()
             if row:
                 response = output.model_dump_json()
                 await transaction.later(
@@ -271,7 +275,7 @@ class Bank:
         self, hold_id: str, amount_cents: int = 1000, credit_account: str = MERCHANT, **more: Any
     ) -> Landed:
         """Capture a hold."""
-        principal, tenant = more.pop("principal", ANNA), more.pop("tenant", TENANT)
+        principal, tenant, pause = more.pop("principal", ANNA), more.pop("tenant", TENANT), more.pop("pause", None)
         arguments = {
             "hold_id": hold_id,
             "amount_cents": amount_cents,
@@ -279,7 +283,7 @@ class Bank:
             "credit_account_id": credit_account,
             "reason_code": "PURCHASE",
         }
-        return await self.step("debit_frozen_funds", arguments | more, principal=principal, tenant=tenant)
+        return await self.step("debit_frozen_funds", arguments | more, principal=principal, tenant=tenant, pause=pause)
 
     async def captured(self, account: str, amount_cents: int = 1000, credit_account: str = MERCHANT) -> Landed:
         """Hold and capture an amount."""
@@ -294,7 +298,7 @@ class Bank:
 
     async def credit(self, account: str, amount_cents: int = 1000, funding: str = CASH, **more: Any) -> Landed:
         """Pay a customer."""
-        principal, tenant = more.pop("principal", ANNA), more.pop("tenant", TENANT)
+        principal, tenant, pause = more.pop("principal", ANNA), more.pop("tenant", TENANT), more.pop("pause", None)
         arguments = {
             "account_id": account,
             "funding_account_id": funding,
@@ -302,11 +306,13 @@ class Bank:
             "currency": "EUR",
             "reason_code": "GOODWILL",
         }
-        return await self.step("credit_customer_account", arguments | more, principal=principal, tenant=tenant)
+        return await self.step(
+            "credit_customer_account", arguments | more, principal=principal, tenant=tenant, pause=pause
+        )
 
     async def transfer(self, source: str, target: str, amount_cents: int = 1000, **more: Any) -> Landed:
         """Move money between customers."""
-        principal, tenant, slow = more.pop("principal", ANNA), more.pop("tenant", TENANT), more.pop("slow", 0.0)
+        principal, tenant, pause = more.pop("principal", ANNA), more.pop("tenant", TENANT), more.pop("pause", None)
         arguments = {
             "from_account_id": source,
             "to_account_id": target,
@@ -315,19 +321,21 @@ class Bank:
             "reason_code": "PAYMENT",
         }
         return await self.step(
-            "transfer_customer_funds", arguments | more, principal=principal, tenant=tenant, slow=slow
+            "transfer_customer_funds", arguments | more, principal=principal, tenant=tenant, pause=pause
         )
 
     async def reverse(self, movement_id: str, amount_cents: int = 1000, **more: Any) -> Landed:
         """Reverse a movement."""
-        principal, tenant = more.pop("principal", ANNA), more.pop("tenant", TENANT)
+        principal, tenant, pause = more.pop("principal", ANNA), more.pop("tenant", TENANT), more.pop("pause", None)
         arguments = {
             "movement_id": movement_id,
             "amount_cents": amount_cents,
             "currency": "EUR",
             "reason_code": "WRONG_ACCOUNT",
         }
-        return await self.step("reverse_ledger_movement", arguments | more, principal=principal, tenant=tenant)
+        return await self.step(
+            "reverse_ledger_movement", arguments | more, principal=principal, tenant=tenant, pause=pause
+        )
 
     async def adjust(self, account: str, direction: str, amount_cents: int = 1000, **more: Any) -> Landed:
         """Correct a balance."""

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from typing import Any, LiteralString
+from typing import Any
 
 import psycopg
 import pytest
@@ -50,7 +50,8 @@ async def test_crossing_transfers_wait_for_each_other_and_never_deadlock(bank: B
     pairs = [(source, target) for source in accounts for target in accounts if source != target]
 
     results = await asyncio.gather(
-        *(bank.transfer(*pairs[number % 6], 10, slow=0.002) for number in range(120)), return_exceptions=True
+        *(bank.transfer(*pairs[number % 6], 10, pause=lambda: asyncio.sleep(0.002)) for number in range(120)),
+        return_exceptions=True,
     )
 
     assert reasons(results) == {"LANDED": 120}
@@ -103,6 +104,24 @@ async def test_of_many_reversals_of_one_movement_one_lands(bank: Bank) -> None:
     assert bank.money(account) == (5000, 0)
 
 
+@pytest.mark.parametrize("by_tool", [True, False])
+async def test_a_reversal_that_waited_for_another_one_books_nothing(bank: Bank, by_tool: bool) -> None:  # noqa: FBT001
+    account = bank.account(5000)
+    credit = await bank.credit(account, 100)
+    movement = credit.output.movement_id
+    gate = Gate()
+    first = asyncio.create_task(bank.reverse(movement, 100, pause=gate))
+    await gate.reached.wait()
+
+    second = asyncio.create_task(bank.reverse(movement, 100) if by_tool else bank.compensate(credit))
+    await wait_for_a_wait(bank)
+    gate.opened.set()
+    results = await asyncio.gather(first, second, return_exceptions=True)
+
+    assert reasons(list(results)) == ({"LANDED": 1, "WRONG_STATE": 1} if by_tool else {"LANDED": 2})
+    assert bank.money(account) == (5000, 0)
+
+
 async def test_refunds_of_one_capture_never_exceed_it(bank: Bank) -> None:
     account = bank.account(1000)
     capture = (await bank.captured(account, 700)).output.capture_id
@@ -152,75 +171,105 @@ async def test_a_hold_that_expires_meanwhile_is_captured_or_freed_never_both(
     assert deadlocks(bank) == 0
 
 
-async def test_a_movement_that_waited_for_a_customers_closing_is_refused(bank: Bank) -> None:
-    account = bank.account(5000)
-    with psycopg.connect(bank.url, options="-c role=backstay_owner") as connection:
-        connection.execute("select ledger.close_account(%s)", (account,))
-        waiting = asyncio.create_task(bank.credit(account, 1))
-        await wait_for(bank, "not granted")
-        connection.commit()
+@pytest.mark.parametrize("to_customer", [False, True])
+async def test_a_capture_that_waited_for_another_one_takes_nothing(bank: Bank, to_customer: bool) -> None:  # noqa: FBT001
+    account, shop = bank.account(1000), bank.account(principal=BEN) if to_customer else MERCHANT
+    hold = (await bank.freeze(account, 600)).output.hold_id
+    gate = Gate()
+    first = asyncio.create_task(bank.debit(hold, 500, shop, pause=gate))
+    await gate.reached.wait()
 
-    with pytest.raises(SagaError) as caught:
-        await waiting
+    second = asyncio.create_task(bank.debit(hold, 500, shop))
+    await wait_for_a_wait(bank)
+    gate.opened.set()
+    results = await asyncio.gather(first, second, return_exceptions=True)
 
-    assert caught.value.reason is Reason.WRONG_STATE
-    assert bank.money(account) == (5000, 0)
+    assert reasons(list(results)) == {"LANDED": 1, "WRONG_STATE": 1}
+    assert (bank.money(account), bank.money(shop)) == ((500, 0), (500, 0))
 
 
-async def test_a_movement_that_waited_for_a_system_accounts_closing_is_refused(bank: Bank) -> None:
+async def test_a_transfer_that_waited_sees_what_is_left(bank: Bank) -> None:
+    account, friend = bank.account(1000), bank.account(principal=BEN)
+    gate = Gate()
+    first = asyncio.create_task(bank.transfer(account, friend, 600, pause=gate))
+    await gate.reached.wait()
+
+    second = asyncio.create_task(bank.transfer(account, friend, 600))
+    await wait_for_a_wait(bank)
+    gate.opened.set()
+    results = await asyncio.gather(first, second, return_exceptions=True)
+
+    assert reasons(list(results)) == {"LANDED": 1, "FUNDS_INSUFFICIENT": 1}
+    assert (bank.money(account), bank.money(friend)) == ((400, 0), (600, 0))
+
+
+@pytest.mark.parametrize("account_kind", ["customer", "system"])
+async def test_a_movement_that_waited_for_a_closing_is_refused(bank: Bank, account_kind: str) -> None:
     account = bank.account(5000)
     before = bank.money(CASH)
     with psycopg.connect(bank.url, options="-c role=backstay_owner") as connection:
-        connection.execute("select ledger.close_account(%s)", (CASH,))
+        closed = account if account_kind == "customer" else CASH
+        connection.execute("select ledger.close_account(%s)", (closed,))
         waiting = asyncio.create_task(bank.credit(account, 1))
-        await wait_for(bank, "not granted")
+        await wait_for_a_wait(bank)
         connection.commit()
 
     with pytest.raises(SagaError) as caught:
         await waiting
 
     assert caught.value.reason is Reason.WRONG_STATE
+    assert caught.value.info.details["account_id"] == closed
     assert (bank.money(account), bank.money(CASH)) == ((5000, 0), before)
 
 
 async def test_closing_a_system_account_waits_for_movements_under_way(bank: Bank) -> None:
     account, friend = bank.account(5000), bank.account(principal=BEN)
-    slow = asyncio.create_task(bank.transfer(account, friend, 1, slow=0.3))
-    await wait_for(bank, "relation = 'ledger.movements'::regclass and mode = 'RowExclusiveLock'")
+    gate = Gate()
+    under_way = asyncio.create_task(bank.transfer(account, friend, 1, pause=gate))
+    await gate.reached.wait()
 
-    await asyncio.to_thread(bank.close, MERCHANT)
-
-    assert bank.money(friend) == (1, 0), "the closing did not wait for the movement's commit"
-    await slow
+    with psycopg.connect(bank.url, options="-c role=backstay_owner -c lock_timeout=200") as connection:
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            connection.execute("select ledger.close_account(%s)", (MERCHANT,))
+        connection.rollback()
+        gate.opened.set()
+        await under_way
+        connection.execute("select ledger.close_account(%s)", (MERCHANT,))
 
 
 async def test_system_accounts_are_not_locked_by_movements(bank: Bank) -> None:
     accounts = [bank.account(5000) for _ in range(2)]
-    slow = asyncio.create_task(bank.step("credit_customer_account", _credit(accounts[0]), slow=0.5))
-    await wait_for(bank, "relation = 'ledger.movements'::regclass and mode = 'RowExclusiveLock'")
+    gate = Gate()
+    under_way = asyncio.create_task(bank.credit(accounts[0], 10, pause=gate))
+    await gate.reached.wait()
 
     with psycopg.connect(bank.url, autocommit=True) as connection:
         connection.execute("select from ledger.accounts where account_id = %s for update nowait", (CASH,))
-        await bank.credit(accounts[1], 10)
+    await bank.credit(accounts[1], 10)
 
-    assert not slow.done()
-    await slow
+    assert not under_way.done()
+    gate.opened.set()
+    await under_way
+    assert [bank.money(account) for account in accounts] == [(5010, 0)] * 2
 
 
-async def wait_for(bank: Bank, lock: LiteralString) -> None:
-    """Wait until such a lock is seen; at most two seconds."""
-    for _ in range(200):
-        await asyncio.sleep(0.01)
-        if bank.owner("select 1 from pg_locks where " + lock):  # noqa: S608 - a constant of this file
+class Gate:
+    """Holds a step before its commit: `reached` when it is there, going on when `opened`."""
+
+    def __init__(self) -> None:
+        self.reached = asyncio.Event()
+        self.opened = asyncio.Event()
+
+    async def __call__(self) -> None:
+        """Wait at the gate."""
+        self.reached.set()
+        await self.opened.wait()
+
+
+async def wait_for_a_wait(bank: Bank) -> None:
+    """Wait until a transaction waits for another; about three seconds, less than the database lets ours be idle."""
+    for _ in range(300):
+        if bank.owner("select 1 from pg_locks where not granted"):
             return
-    raise AssertionError(f"nobody has a lock like {lock}")
-
-
-def _credit(account: str) -> dict[str, Any]:
-    return {
-        "account_id": account,
-        "funding_account_id": CASH,
-        "amount_cents": 10,
-        "currency": "EUR",
-        "reason_code": "GOODWILL",
-    }
+        await asyncio.sleep(0.01)
+    raise AssertionError("nobody waits")
