@@ -35,6 +35,7 @@ from tests.faults.support.intents import (
     transfer,
 )
 from tests.faults.support.world import Posted, World, until_async
+from worker.runs import run_of
 
 SEED_VARIABLE: Final = "FAULTS_TEST_SEED"
 ACCOUNTS: Final = 8
@@ -165,7 +166,10 @@ class Soak:
                         await posted.latest().resolve("skip", step_id=step, evidence="the money is gone")
             return not self.world.all("select 1 from backstay.intents where final_at is null limit 1")
 
-        await until_async(lambda: f"all sagas to end; open: {self.open()}", all_done, seconds=QUIET_SECONDS)
+        try:
+            await until_async("all sagas to end", all_done, seconds=QUIET_SECONDS)
+        except AssertionError as error:
+            raise AssertionError("\n".join([str(error), *await self.open()])) from None
 
     def stuck(self, row: dict[str, Any]) -> list[str]:
         """Steps that cannot be undone."""
@@ -176,17 +180,18 @@ class Soak:
         )
         return [one["step_id"] for one in found]
 
-    def open(self) -> list[str]:
+    async def open(self) -> list[str]:
         """What has no outcome yet, and what was last heard of it."""
         rows = self.world.all(
-            "select intent_key, phase, parked_reason, epoch, cause from backstay.intents where final_at is null limit 3"
+            "select intent_key, workflow_id, phase, parked_reason, epoch from backstay.intents"
+            " where final_at is null limit 3"
         )
-        keys = {row["intent_key"]: row for row in rows}
-        return [
-            "\n".join([str(keys[one.intent_key]), *(f"{e.at:.2f} {e}" for e in one.journal()[-20:])])
-            for one in self.sagas
-            if one.intent_key in keys
-        ]
+        told: list[str] = []
+        for row in rows:
+            run = await run_of(self.world.client, row["workflow_id"])
+            heard = self.world.control.journal(row["intent_key"])[-15:]
+            told += [str(row), str(run), *(f"  {e.at:.2f} {e.pid} {e.what} {e.name} {e.detail}" for e in heard)]
+        return told
 
     async def check(self) -> Counter[str]:
         """Assert that every answer tells what the tables hold, and every account has what the answers say."""

@@ -8,7 +8,7 @@ from tests.faults.support.books import check_answer, check_books, check_purchase
 from tests.faults.support.control import Point
 from tests.faults.support.grid import Grid, Scenario, run_grid, selected
 from tests.faults.support.intents import ADMIT, AMOUNT_CENTS, CLOSE, DEBIT, FREEZE, SETTLE, doomed, purchase
-from tests.faults.support.world import World
+from tests.faults.support.world import World, until
 
 FORWARD: Final[tuple[tuple[str, Point], ...]] = (
     (ADMIT, "written"),
@@ -90,3 +90,22 @@ def test_the_books_are_right_after_all_kills(grid: Grid, module_world: World) ->
     del grid  # it has run
 
     check_books(module_world)
+
+
+@pytest.mark.slow
+async def test_a_saga_whose_workers_die_again_and_again_is_not_put_off_for_minutes(world: World) -> None:
+    """By default Temporal waits twice as long after each death, up to 10 minutes; our servers are told not to."""
+    account = world.account()
+    posting = world.posting(purchase(account))
+    deaths = 8
+    rule = world.arm(FREEZE, "begin", "kill", posting, times=deaths)
+    posted = await world.post(posting)
+
+    for death in range(1, deaths + 1):
+        worker = await world.start_worker()
+        await until(f"death {death}", lambda: not worker.process.is_alive(), seconds=30)  # noqa: B023 - awaited here
+    assert world.control.fired(rule) == deaths
+    await world.start_worker()
+
+    assert check_answer(posted, await posted.answer(seconds=30)) == "COMMITTED"
+    check_purchase(posted, account, "COMMITTED", AMOUNT_CENTS)

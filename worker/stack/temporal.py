@@ -29,8 +29,13 @@ START_ATTEMPTS_MAX = 5
 
 SEARCH_ATTRIBUTES: Mapping[str, str] = {**dict.fromkeys(SEARCH_KEYWORDS, "Keyword"), SEARCH_TOOLS: "KeywordList"}
 
-# The dev server hands tasks over in steps of 50 ms unless its transfer queue may be polled more often.
-DYNAMIC_CONFIG: Mapping[str, object] = {"history.transferProcessorMaxPollRPS": 2000}
+DYNAMIC_CONFIG: Mapping[str, object] = {
+    # The dev server hands tasks over in steps of 50 ms unless its transfer queue may be polled more often.
+    "history.transferProcessorMaxPollRPS": 2000,
+    # From the fourth try of a workflow task on, the server waits 5, 10, 20 ... seconds longer for a worker that may be
+    # dead, by default up to 10 minutes: a saga whose workers die again and again would be put off for that long.
+    "history.workflowTaskRetryMaxInterval": "10s",
+}
 
 
 @dataclass(slots=True)

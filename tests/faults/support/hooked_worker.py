@@ -70,7 +70,7 @@ class Hooks:
             return
         self.note(point, doing)
         for rule in self.control.rules(doing.intent):
-            if rule.is_at(doing.name, point) and self.control.claim(rule):
+            if rule.is_at(doing.name, point) and not self.control.is_released(rule) and self.control.claim(rule):
                 self.note("fault", doing, rule.name)
                 await self._happen(rule)
 

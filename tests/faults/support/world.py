@@ -572,14 +572,18 @@ class World:
         action: Action,
         *intents: Posting | Posted,
         seconds: float = 0.0,
-        times: int = 1,
+        times: int | None = None,
         stubborn: bool = False,
     ) -> Rule:
-        """Let a fault happen at a point; for these intents, or for any."""
+        """Let a fault happen at a point, for these intents, or for any.
+
+        It happens once; but a pause holds every attempt until its release. `times` says otherwise, 0 is always.
+        """
         self._rules += 1
         name = f"{self._rules:03}-{action}-{point}-{activity.replace('@', '.')}"
         names = tuple(name for intent in intents for name in intent.names)
-        return self.control.arm(Rule(name, activity, point, action, names, seconds, times, stubborn))
+        often = (0 if action == "pause" else 1) if times is None else times
+        return self.control.arm(Rule(name, activity, point, action, names, seconds, often, stubborn))
 
     # --- intents -------------------------------------------------------------------------------------------------
 
@@ -597,6 +601,7 @@ class World:
         workflow_id: str | None = None,
         idempotency_key: str | None = None,
         task_seconds: float = TASK_SECONDS,
+        reuse: WorkflowIDReusePolicy = WorkflowIDReusePolicy.ALLOW_DUPLICATE_FAILED_ONLY,
     ) -> Posted:
         """Start the saga as the front door does; `workflow_id` as a foreign client might."""
         if not isinstance(posting, Posting):
@@ -608,7 +613,7 @@ class World:
             id=workflow_id or posting.intent_id,
             task_queue=self.task_queue,
             result_type=Envelope,
-            id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE_FAILED_ONLY,
+            id_reuse_policy=reuse,
             id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
             task_timeout=timedelta(seconds=task_seconds),
             rpc_timeout=timedelta(seconds=20),
