@@ -1,14 +1,17 @@
 """Compares what a history shows with what the reducer asks for, given what the history says it learned."""
 
+from collections.abc import Callable
 from itertools import zip_longest
 
 from contracts.plan import Plan
 from tests.replay.reader import Read, Shown
 from workflows import commands as do
-from workflows.reducer import advance, begin
+from workflows import events as on
+from workflows.reducer import Advance, advance, begin
+from workflows.state import State
 
 
-def whole(command: do.Command, plan: Plan | None) -> Shown:
+def whole(command: do.Command, plan: Plan | None) -> Shown:  # noqa: PLR0911 - one line per command
     """A command in the words of a history, with all that a history could show."""
     match command:
         case do.Admit():
@@ -31,7 +34,7 @@ def whole(command: do.Command, plan: Plan | None) -> Shown:
             return Shown("finish", end=(report.outcome.value, report.cause.value, duplicate, failed))
 
 
-def disagreement(read: Read) -> str | None:
+def disagreement(read: Read, advancing: Callable[[State, on.Event], Advance] = advance) -> str | None:
     """Feed the events to the reducer; None when it asks for what is shown, in that order and for nothing else.
 
     Of a run that was cut off, the last command may have left no trace: its local activity had not answered.
@@ -39,7 +42,7 @@ def disagreement(read: Read) -> str | None:
     state, commands = begin()
     asked = [whole(command, None) for command in commands]
     for event in read.events:
-        state, commands = advance(state, event)
+        state, commands = advancing(state, event)
         asked += [whole(command, state.plan) for command in commands]
     unanswered = 0 if read.ended else 1
     for number, (shown, wanted) in enumerate(zip_longest(read.shown, asked)):

@@ -11,13 +11,12 @@ import os
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from temporalio.client import Client, WorkflowFailureError
 from temporalio.contrib.pydantic import pydantic_data_converter
 
 from activities import migrate
-from contracts.base import JsonObject
 from contracts.errors import SagaError
 from contracts.reasons import Reason
 from contracts.risk import Policy
@@ -317,10 +316,13 @@ async def reset_run_learns_that_it_owns_nothing(sagas: Sagas) -> Handle:
 def scrubbed(value: Any) -> Any:  # noqa: ANN401 - JSON
     """Take out who and where: identities, sticky queues (they are named after a process), stack traces."""
     if isinstance(value, list):
-        return [scrubbed(one) for one in cast("list[Any]", value)]
+        return [scrubbed(one) for one in value]  # pyright: ignore[reportUnknownVariableType] - JSON
     if not isinstance(value, dict):
         return value
-    made = {key: scrubbed(one) for key, one in cast("JsonObject", value).items() if key != "stackTrace"}
+    made: dict[str, Any] = {}
+    for key, one in value.items():  # pyright: ignore[reportUnknownVariableType] - JSON
+        if key != "stackTrace":
+            made[str(key)] = scrubbed(one)  # pyright: ignore[reportUnknownArgumentType] - JSON
     if "identity" in made:
         made["identity"] = SOMEBODY
     if made.get("kind") == "TASK_QUEUE_KIND_STICKY":
