@@ -29,7 +29,8 @@ create table samples.books (
 );
 create table samples.notes (
     note_number bigint generated always as identity primary key, step_key text not null, transaction_id bigint unique,
-    text text not null, memo text, memo_given boolean not null, tags text[] not null, struck boolean not null default false
+    text text not null, memo text, memo_given boolean not null, tags text[] not null,
+    struck boolean not null default false
 );
 insert into samples.books values ('B00000001', 'bank', null, 'OPEN'), ('B00000002', 'bank', 'customer', 'OPEN'),
     ('B00000003', 'bank', 'somebody-else', 'OPEN'), ('B00000004', 'other-bank', null, 'OPEN'),
