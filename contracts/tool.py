@@ -94,8 +94,7 @@ class Description:
     def text(self) -> str:
         """Join the parts as agents see them."""
         return (
-            f"{self.does} Use when {self.use_when} Not when {self.not_when} "
-            f"Needs: {self.needs} Returns: {self.returns}"
+            f"{self.does} Use when {self.use_when} Not when {self.not_when} Needs: {self.needs} Returns: {self.returns}"
         )
 
 
