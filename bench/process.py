@@ -8,7 +8,7 @@ import logging
 import os
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import uvloop
 from temporalio.service import RPCError
@@ -88,9 +88,9 @@ def _lines(stream: Any) -> Iterator[dict[str, Any]]:  # noqa: ANN401 - sys.stdin
         yield json.loads(line)
 
 
-async def _serve(name: str, database_url: str, temporal_address: str) -> None:
+async def _serve(channel: TextIO, name: str, database_url: str, temporal_address: str) -> None:
     async with contender(name, database_url, temporal_address) as who:
-        print(json.dumps({"ready": True}), flush=True)
+        print(json.dumps({"ready": True}), file=channel, flush=True)
         lines = _lines(sys.stdin)
         while (asked := await asyncio.to_thread(next, lines, None)) is not None:
             orders = _orders(asked["orders"])
@@ -105,18 +105,20 @@ async def _serve(name: str, database_url: str, temporal_address: str) -> None:
                         answer |= await _history(who, orders[-1])
             except* (SagaError, RPCError, OSError, RuntimeError) as group:
                 answer = {"error": repr(group.exceptions[0])}
-            print(json.dumps(answer), flush=True)
+            print(json.dumps(answer), file=channel, flush=True)
 
 
 def main() -> None:
     """Run one contender until stdin ends. Arguments: name, database URL, Temporal address."""
     logging.basicConfig(level=logging.ERROR, stream=sys.stderr)  # a refused step is no news here; alike for all
     name, database_url, temporal_address = sys.argv[1:]
+    channel = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # whatever else is printed must not come between the answers
+    serving = _serve(channel, name, database_url, temporal_address)
     if name == PLAIN:
-        asyncio.run(_serve(name, database_url, temporal_address))  # as the samples do
+        asyncio.run(serving)  # as the samples do
     else:
-        uvloop.run(_serve(name, database_url, temporal_address))
-    sys.stdout.flush()
+        uvloop.run(serving)
     os._exit(0)  # temporalio now and then aborts at interpreter exit, after all work is done
 
 
