@@ -15,7 +15,7 @@ from psycopg import DatabaseError
 
 from activities import packs as own_packs
 from activities.database import Database
-from activities.tool import AnyTool, Pack
+from activities.tool import AnyTool, Compensated, Pack, Tool
 from contracts.planning import ObjectState
 from contracts.registry import Registry
 from contracts.tool import Dispatch, SideEffect
@@ -51,6 +51,9 @@ def check_packs(packs: Iterable[Pack]) -> None:
                 problems.append(f"{pack.name}: resource {kind!r} is already brought by {kinds[kind]}; rename it.")
             kinds[kind] = pack.name
     for pack in packs:
+        given: tuple[object, ...] = pack.tools  # authors without a type checker put anything there
+        if strange := [type(tool).__name__ for tool in given if not isinstance(tool, Tool)]:
+            raise PackError(f"{pack.name}: tools holds {', '.join(strange)}; wrap each contract in Tool(contract=...).")
         for tool in pack.tools:
             problems += [f"{pack.name}: {tool.contract.name}: {problem}" for problem in _tool_problems(tool, kinds)]
     try:
@@ -104,7 +107,9 @@ def _tool_problems(tool: AnyTool, kinds: dict[str, str]) -> list[str]:
     return problems
 
 
-def _handler_problems(name: str, handler: Callable[..., Any], tool: AnyTool) -> list[str]:
+def _handler_problems(  # noqa: PLR0911 - one line per fault
+    name: str, handler: Callable[..., Any], tool: AnyTool
+) -> list[str]:
     """Check what a type checker would, for authors who have none."""
     wanted = _PARAMETERS[name]
     if not inspect.iscoroutinefunction(handler):
@@ -112,10 +117,19 @@ def _handler_problems(name: str, handler: Callable[..., Any], tool: AnyTool) -> 
     parameters = list(inspect.signature(handler).parameters.values())
     if len(parameters) != wanted:
         return [f"{name} takes {len(parameters)} arguments; it must take {wanted}: see activities/tool.py."]
-    annotations = inspect.get_annotations(handler, eval_str=True)
+    try:
+        annotations = inspect.get_annotations(handler, eval_str=True)
+    except Exception as error:  # noqa: BLE001 - an annotation may be any expression
+        return [f"{name}: its annotations cannot be read ({error}); import what they name."]
     given = annotations.get(parameters[1].name)
     if given is not None and given is not tool.contract.input:
-        return [f"{name} takes {given.__name__}, its contract's input is {tool.contract.input.__name__}; use one."]
+        wanted_input = tool.contract.input.__name__
+        return [f"{name} takes {getattr(given, '__name__', given)}, its contract's input is {wanted_input}; use one."]
+    output = tool.contract.output
+    if name == "compensate" and annotations.get(parameters[2].name, output | None) != output | None:
+        return [f"compensate must take {output.__name__} | None: an outcome can be unknown."]
+    if name == "compensate" and annotations.get("return", Compensated) is not Compensated:
+        return ["compensate must return Compensated; it may carry a residue."]
     if name == "execute" and annotations.get("return") not in (None, tool.contract.output):
         return [f"execute must return {tool.contract.output.__name__}, the contract's output."]
     return []
@@ -126,6 +140,10 @@ def _pack_of(module: str) -> Pack:
         return _checked_type(module, getattr(importlib.import_module(module), "PACK", None))
     except ImportError as error:
         raise PackError(f"{module}: cannot be imported ({error}); correct the name in BACKSTAY_PACKS.") from error
+    except PackError:
+        raise
+    except Exception as error:  # a module may do anything while it is imported
+        raise PackError(f"{module}: fails while it is imported ({type(error).__name__}: {error}); mend it.") from error
 
 
 def _checked_type(source: str, pack: object) -> Pack:

@@ -145,7 +145,8 @@ class Sagas:
     async def update(self, handle: Handle, name: str, message: Any, **more: Any) -> saga.MessageAnswer:  # noqa: ANN401
         """Send a message and wait for the answer."""
         async with asyncio.timeout(BOUND_SECONDS):
-            return saga.MessageAnswer.model_validate(await handle.execute_update(name, message, **more))
+            answer: Any = await handle.execute_update(name, message, **more)  # pyright: ignore[reportUnknownMemberType]
+            return saga.MessageAnswer.model_validate(answer)
 
     async def update_with_start(
         self,
@@ -155,7 +156,7 @@ class Sagas:
     ) -> saga.MessageAnswer:
         """Send a message together with the start of its saga."""
         async with asyncio.timeout(BOUND_SECONDS):
-            answer: Any = await self.client.execute_update_with_start_workflow(
+            answer: Any = await self.client.execute_update_with_start_workflow(  # pyright: ignore[reportUnknownMemberType]
                 name, message, start_workflow_operation=start
             )
         self.handles.append(await start.workflow_handle())
