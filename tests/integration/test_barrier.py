@@ -53,7 +53,7 @@ async def test_a_repeat_gets_the_stored_answer_byte_for_byte_and_does_nothing(de
 
 
 async def test_the_same_key_with_other_arguments_is_refused_loudly(desk: Desk) -> None:
-    bound = note("b") | {"arguments": {"text": {"$from": "a.text"}}}
+    bound = note("b", text={"$from": "a.text"})
     intent = await desk.intent(note("a"), bound)
     await intent.execute("a")
     await intent.execute("b", text="one")
@@ -86,7 +86,7 @@ async def test_two_executions_of_one_key_at_once_are_one_effect_and_both_get_its
     intent = await desk.intent(note("a"))
     gate = desk.behaviour.hold("a", "after")
     first = asyncio.create_task(intent.execute("a"))
-    await gate.reached.wait()
+    await gate.arrived()
     second = asyncio.create_task(intent.execute("a"))
     await waits_for_a_lock(desk)
 
@@ -101,7 +101,7 @@ async def test_when_the_first_of_two_executions_fails_the_second_lands(desk: Des
     gate = desk.behaviour.hold("a", "after")
     desk.behaviour.fail("a", ValueError("a bug"), moment="after")
     first = asyncio.create_task(intent.execute("a"))
-    await gate.reached.wait()
+    await gate.arrived()
     second = asyncio.create_task(intent.execute("a"))
     await waits_for_a_lock(desk)
 
@@ -482,7 +482,7 @@ async def test_a_lost_connection_runs_the_whole_transaction_again(desk: Desk) ->
     intent = await desk.intent(note("a"))
     gate = desk.behaviour.hold("a", "after")
     running = asyncio.create_task(intent.execute("a"))
-    await gate.reached.wait()
+    await gate.arrived()
 
     desk.rows(
         "select pg_terminate_backend(pid) from pg_stat_activity"
@@ -588,3 +588,14 @@ async def test_an_audit_row_hides_what_the_contract_calls_sensitive(desk: Desk) 
 
     assert desk.count("backstay.audit_log", "arguments like '%%very private%%' or result like '%%very private%%'") == 0
     assert desk.count("ledger.holds", "memo = 'very private'") == 1
+
+
+async def test_refusals_of_one_step_at_the_same_time_are_one_chain(desk: Desk) -> None:
+    intent = await desk.intent(note("a"))
+    desk.behaviour.refuse("a")
+
+    for _ in range(5):
+        await asyncio.gather(*(refused(intent.execute("a")) for _ in range(8)))
+
+    assert desk.count("backstay.audit_log", "kind = 'refusal'") == 40
+    assert desk.rows(CHAIN) == []

@@ -54,6 +54,11 @@ class Gate:
     reached: asyncio.Event = field(default_factory=asyncio.Event)
     opened: asyncio.Event = field(default_factory=asyncio.Event)
 
+    async def arrived(self) -> None:
+        """Come back when the handler has come, and not never."""
+        async with asyncio.timeout(20):
+            await self.reached.wait()
+
     def open(self) -> None:
         """Let it, and all that come later, go on."""
         self.opened.set()
