@@ -9,7 +9,7 @@ import pkgutil
 from collections.abc import Callable, Iterable
 from dataclasses import MISSING, fields
 from importlib.metadata import entry_points
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from psycopg import DatabaseError
 
@@ -51,7 +51,7 @@ def check_packs(packs: Iterable[Pack]) -> None:
                 problems.append(f"{pack.name}: resource {kind!r} is already brought by {kinds[kind]}; rename it.")
             kinds[kind] = pack.name
     for pack in packs:
-        given: tuple[object, ...] = pack.tools  # authors without a type checker put anything there
+        given = cast("tuple[object, ...]", pack.tools)  # authors without a type checker put anything there
         if strange := [type(tool).__name__ for tool in given if not isinstance(tool, Tool)]:
             raise PackError(f"{pack.name}: tools holds {', '.join(strange)}; wrap each contract in Tool(contract=...).")
         for tool in pack.tools:
