@@ -132,12 +132,12 @@ class FakeDatabase:
 
     # --- admission ------------------------------------------------------------------------------------------------
 
-    def admit(self, database: Database, run: int) -> tuple[Database, Standing]:
-        """Claim, repeat, or adopt: every run here has the claim's own workflow id."""
+    def admit(self, database: Database, run: int, *, open_run: int) -> tuple[Database, Standing]:
+        """Claim, repeat, or adopt: every run here has the claim's own workflow id; Temporal says which is open."""
         if database.phase is None:
             claimed = replace(database, owner=run, phase=IntentPhase.ADMITTED)
             return claimed, self.standing(claimed)
-        if run in database.former:
+        if run in database.former or (run != database.owner == open_run):
             return database, self.standing(database).model_copy(update={"duplicate": True})
         if database.phase.is_final or run == database.owner:
             return database, self.standing(database)

@@ -216,7 +216,7 @@ class Exploration:
             elif flight.answered is not None:
                 yield f"answer: {_name(flight)}", self._deliver(world, flight)
             else:
-                for label, database, answered in self._act(world.database, flight):
+                for label, database, answered in self._act(world, flight):
                     acted = replace(world, flights=world.flights - {flight} | {answered}, database=database)
                     if not alone:
                         yield label, acted
@@ -230,7 +230,7 @@ class Exploration:
 
     def _late(self, world: World) -> Iterator[tuple[str, World]]:
         for zombie in world.zombies:
-            for label, database, _ in self._act(world.database, zombie):
+            for label, database, _ in self._act(world, zombie):
                 after = replace(world, zombies=world.zombies - {zombie}, database=database)
                 yield f"late: {label}", self._without_stale(after)
 
@@ -300,12 +300,13 @@ class Exploration:
 
     # --- an activity acts on the database -------------------------------------------------------------------------
 
-    def _act(self, database: Database, flight: Flight) -> Iterator[tuple[str, Database, Flight]]:
+    def _act(self, world: World, flight: Flight) -> Iterator[tuple[str, Database, Flight]]:
         """Every way in which one activity can end, each with the database after it."""
-        name = _name(flight)
+        name, database = _name(flight), world.database
+        open_run = world.run if world.durable.state.stage is not Stage.FINISHED else 0
         for label, refuse, read in self._wishes(database, flight):
             try:
-                after, event, key = self._do(database, flight, refuse=refuse, read=read)
+                after, event, key = self._do(database, flight, refuse=refuse, read=read, open_run=open_run)
             except SagaError as error:
                 if flight.name == "execute":
                     event = on.StepRefused(flight.step_id, error.info)
@@ -340,12 +341,12 @@ class Exploration:
                 yield "", True, ""
 
     def _do(  # noqa: PLR0911 - one return for each activity
-        self, database: Database, flight: Flight, *, refuse: bool, read: str
+        self, database: Database, flight: Flight, *, refuse: bool, read: str, open_run: int
     ) -> tuple[Database, on.Event, Key]:
         fake, claim = self.fake, flight.claim
         if flight.name == "admit":
             assert claim is not None
-            after, standing = fake.admit(database, claim.run)
+            after, standing = fake.admit(database, claim.run, open_run=open_run)
             return after, on.Admitted(standing), (after, standing.duplicate)
         assert claim is not None
         match flight.name:
