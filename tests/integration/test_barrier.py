@@ -4,6 +4,7 @@
 # pyright: reportPrivateUsage=false
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Awaitable
 from dataclasses import replace
 from typing import Final, LiteralString
@@ -384,6 +385,9 @@ async def test_what_a_compensation_could_not_restore_is_stored(desk: Desk) -> No
 
 async def unseen_after_races(desk: Desk, races: int) -> tuple[int, int]:
     """Let a step and a close run at once, many times: how many landed unseen by the close, how many landed at all."""
+    probe, started = await desk.intent(note("probe")), time.monotonic()
+    await probe.execute("probe")
+    step_seconds = time.monotonic() - started
 
     async def race(number: int) -> tuple[bool, bool]:
         intent = await desk.intent(note(f"a{number}"))
@@ -396,7 +400,7 @@ async def unseen_after_races(desk: Desk, races: int) -> tuple[int, int]:
             return True
 
         async def close() -> bool:
-            await asyncio.sleep(0.0002 * (number % 10))  # spread over the time that a step takes
+            await asyncio.sleep(step_seconds * (number % 10) / 10)  # spread over the time that a step takes
             return bool((await intent.close()).effects)
 
         landed, seen = await asyncio.gather(step(), close())
@@ -423,6 +427,19 @@ async def test_without_the_share_lock_steps_land_unseen(desk: Desk, monkeypatch:
     unseen, _ = await unseen_after_races(desk, RACES)
 
     assert unseen > 0
+
+
+async def test_a_close_waits_for_the_step_that_is_landing_and_lists_it(desk: Desk) -> None:
+    intent = await desk.intent(note("a"))
+    gate = desk.behaviour.hold("a", "after")
+    step = asyncio.create_task(intent.execute("a"))
+    await gate.arrived()
+    closing = asyncio.create_task(intent.close())
+    await waits_for_a_lock(desk)
+
+    gate.open()
+
+    assert [effect.transaction_id for effect in (await closing).effects] == [(await step).transaction_id]
 
 
 # --- the database's own hiccups ------------------------------------------------------------------------------------

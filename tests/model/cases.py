@@ -8,7 +8,7 @@ EVERYDAY: tuple[Case, ...] = (
     Case("one step, run ended from outside", chain("a"), ends=1, crashes=False),
     Case("one step, late activities", chain("a"), late=1, refusals=False, undo_refusals=False),
     Case("one gated step", chain("a", gated=["a"]), crashes=False),
-    Case("one gated step, run ended", chain("a", gated=["a"]), ends=1, crashes=False),
+    Case("one gated step, run ended", chain("a", gated=["a"]), ends=1, crashes=False, cancels=False, refusals=False),
     Case("chain of two", chain("a", "b"), cancels=False),
     Case("chain of two, run ended from outside", chain("a", "b"), ends=1, cancels=False, crashes=False),
     Case("chain of three", chain("a", "b", "c"), undo_refusals=False),
@@ -31,6 +31,7 @@ EVERYDAY: tuple[Case, ...] = (
 LONG: tuple[Case, ...] = (
     Case("one step, everything", chain("a"), late=1, ends=1),
     Case("one gated step, everything", chain("a", gated=["a"])),
+    Case("one gated step, run ended, everything", chain("a", gated=["a"]), ends=1, crashes=False),
     Case("two gated steps", chain("a", "b", gated=["a", "b"]), undo_refusals=False, crashes=False),
     Case("chain of two", chain("a", "b")),
     Case("chain of two, late activities", chain("a", "b"), late=1, cancels=False),
