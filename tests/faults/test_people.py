@@ -12,7 +12,7 @@ import pytest
 from tests.faults.support import hooked_worker
 from tests.faults.support.books import check_answer, check_books, check_purchase
 from tests.faults.support.control import Point
-from tests.faults.support.grid import Grid, Scenario, run_grid, selected
+from tests.faults.support.grid import Grid, Scenario, claims, run_grid, selected
 from tests.faults.support.intents import (
     ADMIT,
     AMOUNT_CENTS,
@@ -368,6 +368,16 @@ SCENARIOS: Final[dict[str, Scenario]] = {
     "money spent before it is taken back": money_is_spent_meanwhile,
 }
 
+SLOW: Final = frozenset(
+    {
+        "killed while the decision is written",
+        "killed while it is parked",
+        "killed after it was parked",
+        "killed while it is resolved",
+        "attempts of a compensation run out",
+    }
+)
+
 
 @pytest.fixture(scope="module")
 async def grid(request: pytest.FixtureRequest, module_world: World) -> Grid:
@@ -375,7 +385,7 @@ async def grid(request: pytest.FixtureRequest, module_world: World) -> Grid:
     return await run_grid(module_world, selected(request, SCENARIOS))
 
 
-@pytest.mark.parametrize("claim", SCENARIOS)
+@pytest.mark.parametrize("claim", claims(SCENARIOS, SLOW))
 def test_what_people_say_counts_once_and_is_answered(claim: str, grid: Grid) -> None:
     grid.hold(claim)
 

@@ -52,6 +52,28 @@ HELD: Final[tuple[tuple[str, Point, bool], ...]] = (
 )
 
 
+WRITING: Final = (
+    (ADMIT, True),
+    (FREEZE, True),
+    (DEBIT, True),
+    (SETTLE, True),
+    (CLOSE, False),
+    (DEBIT_UNDONE, False),
+)
+SQLSTATES: Final = (
+    "40001",  # serialization failure
+    "40P01",  # deadlock
+    "23505",  # unique violation
+    "55P03",  # lock not available
+    "57014",  # statement cancelled
+    "57P01",  # shutting down
+    "53300",  # too many connections
+    "53100",  # disk full
+    "25006",  # read-only
+    "XX000",  # internal error
+)
+
+
 @dataclass
 class Held:
     """A saga that stands still at a point."""
@@ -251,6 +273,27 @@ async def test_commits_whose_answers_are_lost_count_once(world: World) -> None:
     assert len(asked.audit("decision")) == 1
 
 
+async def test_an_error_of_the_server_inside_any_transaction_is_only_a_delay(world: World) -> None:
+    """Every class of error that says nothing about the write, in every kind of transaction: tried again, done once."""
+    world.do(
+        "create function public.fail_on_purpose(sqlstate text) returns void language plpgsql as"
+        " $$ begin raise exception 'a fault on purpose' using errcode = sqlstate; end $$"
+    )
+    await world.start_worker()
+    held: list[Held] = []
+    for sqlstate in SQLSTATES:
+        for activity, forward in WRITING:
+            account = world.account()
+            posting = world.posting(purchase(account) if forward else doomed(account))
+            rule = world.arm(activity, "written", "error", posting, sqlstate=sqlstate)
+            held.append(Held(await world.post(posting), account, rule, forward))
+
+    await check_all(held)
+
+    assert [world.control.fired(one.rule) for one in held] == [1] * len(held)
+
+
+@pytest.mark.slow
 async def test_one_connection_for_everything_is_enough(world: World) -> None:
     await world.start_worker(extra={hooked_worker.CONNECTIONS_MAX: "1"})
     accounts = [world.account() for _ in range(8)]

@@ -18,13 +18,15 @@ from typing import Literal
 Point = Literal["started", "begin", "written", "committed", "answered"]
 """Where an activity is: taken up; before its transaction; all of it written, nothing committed; committed, and the
 workflow does not know; the activity has returned (its process may still die before Temporal hears of it)."""
-Action = Literal["pause", "kill", "stop", "delay", "fail"]
+Action = Literal["pause", "kill", "stop", "delay", "fail", "error"]
 ANY = "*"
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
     """One fault. `intents` are intent keys or session ids, empty for any; `times` 0 is without limit.
+
+    `sqlstate`: what the server raises in an `error`, inside the transaction.
 
     A thawed worker is told by Temporal that its work is given away, and cancels it. A `stubborn` fault lets it be
     finished all the same, as with a call that cannot be taken back.
@@ -38,6 +40,7 @@ class Rule:
     seconds: float = 0.0
     times: int = 1
     is_stubborn: bool = False
+    sqlstate: str = ""
 
     def is_at(self, activity: str, point: Point) -> bool:
         """True when this point of this activity is meant."""

@@ -5,10 +5,11 @@ the tests read off how theirs ended.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Final
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import Any, Final
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from tests.faults.support.books import check_books
 from tests.faults.support.world import World
@@ -57,11 +58,25 @@ async def run_grid(world: World, scenarios: Mapping[str, Scenario], *, template:
     return Grid(dict(zip(scenarios, ended, strict=True)))
 
 
+def claims(scenarios: Mapping[str, Scenario], slow: Collection[str] = ()) -> list[ParameterSet]:
+    """Name the scenarios as parameters; those that only fill the grid are left to `make slow`."""
+    assert set(slow) <= set(scenarios), sorted(set(slow) - set(scenarios))
+    return [pytest.param(claim, marks=[pytest.mark.slow] if claim in slow else []) for claim in scenarios]
+
+
+def wanted(request: pytest.FixtureRequest, *, parameter: str) -> list[Any]:
+    """Values of a parameter for which tests of this module are going to run."""
+    return [
+        item.callspec.params[parameter]
+        for item in request.session.items
+        if isinstance(item, pytest.Function)
+        and item.path == request.path
+        and hasattr(item, "callspec")
+        and parameter in item.callspec.params
+    ]
+
+
 def selected(request: pytest.FixtureRequest, scenarios: Mapping[str, Scenario]) -> dict[str, Scenario]:
     """Those scenarios of this module whose tests are going to run."""
-    wanted = {
-        item.callspec.params["claim"]
-        for item in request.session.items
-        if isinstance(item, pytest.Function) and item.path == request.path and hasattr(item, "callspec")
-    }
-    return {claim: scenario for claim, scenario in scenarios.items() if claim in wanted}
+    chosen = wanted(request, parameter="claim")
+    return {claim: scenario for claim, scenario in scenarios.items() if claim in chosen}

@@ -63,7 +63,7 @@ class Hooks:
         """Let happen what `control` says."""
         self.control = control
 
-    async def reach(self, point: Point) -> None:
+    async def reach(self, point: Point, transaction: databases.Transaction | None = None) -> None:
         """Note that a point is reached and let happen what is meant for it."""
         doing = _doing.get()
         if doing is None:
@@ -72,7 +72,7 @@ class Hooks:
         for rule in self.control.rules(doing.intent):
             if rule.is_at(doing.name, point) and not self.control.is_released(rule) and self.control.claim(rule):
                 self.note("fault", doing, rule.name)
-                await self._happen(rule)
+                await self._happen(rule, transaction)
 
     def note(self, what: str, doing: Doing, detail: str = "") -> None:
         """Write a line of the journal."""
@@ -83,8 +83,11 @@ class Hooks:
         doing = _doing.get()
         return doing is not None and any(rule.is_at(doing.name, point) for rule in self.control.rules(doing.intent))
 
-    async def _happen(self, rule: Rule) -> None:
+    async def _happen(self, rule: Rule, transaction: databases.Transaction | None) -> None:
         match rule.action:
+            case "error":
+                assert transaction is not None, "only a transaction can meet an error of the server"
+                await transaction.one("select public.fail_on_purpose(%s)", (rule.sqlstate,))
             case "delay":
                 await asyncio.sleep(rule.seconds)
             case "fail":
@@ -106,7 +109,7 @@ def hook_database(hooks: Hooks) -> None:
             result = await work(transaction)
             if hooks.wants("written"):
                 await transaction.one("select 1")  # all that was queued has been carried out
-                await hooks.reach("written")
+                await hooks.reach("written", transaction)
             return result
 
         await hooks.reach("begin")

@@ -1,6 +1,7 @@
 """The world of the fault tests: a database, accounts, workers that can be killed, sagas, and the wish to wait."""
 
 import asyncio
+import json
 import os
 import signal
 import sys
@@ -500,6 +501,20 @@ class World:
             hooked_worker.DIRECTORY: str(self.control.directory),
         }
 
+    async def command(self, *words: str, exit_code: int = 0) -> dict[str, Any]:
+        """Run `backstay` as a person would, and read what it answers; its exit code has to be as expected."""
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", "from worker.cli import main; main()", *words),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=self.environment(),
+            cwd=ROOT,
+        )
+        said, complained = await process.communicate()
+        assert process.returncode == exit_code, (words, process.returncode, said, complained)
+        answer: dict[str, Any] = json.loads(said) if "--json" in words else {}
+        return answer
+
     async def start_worker(
         self,
         *,
@@ -574,6 +589,7 @@ class World:
         seconds: float = 0.0,
         times: int | None = None,
         stubborn: bool = False,
+        sqlstate: str = "",
     ) -> Rule:
         """Let a fault happen at a point, for these intents, or for any.
 
@@ -583,7 +599,7 @@ class World:
         name = f"{self._rules:03}-{action}-{point}-{activity.replace('@', '.')}"
         names = tuple(name for intent in intents for name in intent.names)
         often = (0 if action == "pause" else 1) if times is None else times
-        return self.control.arm(Rule(name, activity, point, action, names, seconds, often, stubborn))
+        return self.control.arm(Rule(name, activity, point, action, names, seconds, often, stubborn, sqlstate))
 
     # --- intents -------------------------------------------------------------------------------------------------
 
