@@ -313,7 +313,8 @@ def _forward_past_pivot(state: State, closed: Closed) -> Advance:
         state, stage=Stage.FORWARD, past_pivot=True, cause=Cause.NONE, cancellation=None, epoch=closed.standing.epoch
     )
     for effect in closed.effects:
-        if effect.state == "LANDED" and state.steps[effect.step_id].state is not StepState.DONE:
+        known = state.steps.get(effect.step_id)  # None: not of this plan, which settling will find
+        if effect.state == "LANDED" and known is not None and known.state is not StepState.DONE:
             state = state.with_step(effect.step_id, state=StepState.PLANNED, error=None)
     return _forward(state)
 

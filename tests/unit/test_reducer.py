@@ -728,6 +728,33 @@ def test_a_close_that_meets_a_parked_intent_leaves_it_at_rest() -> None:
     assert saga.state.stage is Stage.PARKED
 
 
+def test_a_row_that_is_not_of_the_plan_parks_the_intent_instead_of_compensating_around_it() -> None:
+    saga = Saga(chain("a", "b"))
+    saga.admit()
+    saga.land(("a", 1))
+    saga.refuse("b")
+
+    command = only(saga.close(("a", "LANDED", 1), ("stranger", "LANDED", 2)))
+
+    assert isinstance(command, do.Park)
+    assert (command.reason, command.detail) == (ParkReason.MISMATCH, {"not_in_the_plan": ["stranger"]})
+
+
+def test_past_the_pivot_a_row_that_is_not_of_the_plan_is_left_to_settling() -> None:
+    saga = Saga(chain("a", pivots=["a"]))
+    saga.take(CANCEL)
+    saga.admit()
+    rows = (
+        EffectSeen(step_id="a", state="LANDED", transaction_id=1),
+        EffectSeen(step_id="stranger", state="LANDED", transaction_id=2),
+    )
+
+    commands = saga.take(on.IntentClosed(Closed(standing=saga.standing(), effects=rows, past_pivot=True)))
+
+    assert executed(commands) == ["a"]
+    assert saga.land(("a", 1)) == (do.Settle(),)
+
+
 # --- stale runs --------------------------------------------------------------------------------------------------
 
 
