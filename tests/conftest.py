@@ -78,19 +78,19 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 _exit_status: int | None = None
 
 
-def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+def pytest_sessionfinish(exitstatus: int) -> None:
     """Remember how the session ended."""
     global _exit_status  # noqa: PLW0603 - from one hook to the other
-    if not hasattr(session.config, "workerinput"):
-        _exit_status = int(exitstatus)
+    _exit_status = int(exitstatus)
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_unconfigure() -> None:
     """End the process by itself once all is reported.
 
-    temporalio 1.35 now and then aborts the interpreter while it shuts down (PyGILState_Release); a suite that passed
-    must not end with that exit code. xdist's workers end as they like: their results are in by then.
+    temporalio 1.35 now and then aborts the interpreter while it shuts down (PyGILState_Release), or hangs there for
+    ever when a call was still on its way: a suite that passed must end with its own exit code, and must end. The same
+    for xdist's workers, whose results have been sent by now; one that hung would keep the whole suite waiting.
     """
     if _exit_status is not None and "temporalio" in sys.modules:
         sys.stdout.flush()

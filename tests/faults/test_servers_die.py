@@ -201,6 +201,8 @@ async def test_what_people_said_counts_though_all_that_heard_it_is_dead(world: W
 
     worker.kill()
     world.stack.kill_temporal()
+    for rule in rules:
+        world.control.release(rule)
     await asyncio.gather(*talking, return_exceptions=True)
     world.stack.start_temporal()
     await world.start_worker()

@@ -36,6 +36,7 @@ NOBODY_ID = 65_534
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="shows what happens as root")
 OWNER_PROGRAM = """
 import signal, sys, threading
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell lets what it starts with & ignore it
 from worker.stack import LocalStack
 def run():
     with LocalStack.temporary(fsync=False) as stack:
