@@ -17,8 +17,8 @@ export PIP_NO_INPUT := 1
 # Whatever environment make was called from, the tools below work on ours.
 unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH
 
-# Most tests wait for real servers; a second process uses that time. Each has servers of its own.
-PYTEST_WORKERS ?= -n 2 --dist loadfile
+# `make test PYTEST_WORKERS="-n 2 --dist loadfile"` uses a second process, with servers of its own.
+PYTEST_WORKERS ?=
 
 .PHONY: help demo test lint slow up down status bench clean lock
 
