@@ -206,7 +206,7 @@ class Bank:
 
         return await self.database.run(work)
 
-    async def compensate(self, landed: Landed) -> Compensated:
+    async def compensate(self, landed: Landed, *, pause: Callable[[], Awaitable[object]] | None = None) -> Compensated:
         """Undo a step as the engine does: from its stored arguments and response, in one transaction."""
         step_key = compensate_key(landed.key, "step")
         values = {
@@ -248,6 +248,8 @@ class Bank:
             await transaction.later(
                 "update backstay.intents set phase = 'COMPENSATED', final_at = now() where intent_key = %(key)s", values
             )
+            if pause:
+                await pause()
             return done
 
         return await self.database.run(work)

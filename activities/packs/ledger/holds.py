@@ -84,9 +84,9 @@ where h.hold_id = %(hold_id)s and h.tenant = %(tenant)s
 
 _EXPIRE: Final[LiteralString] = """
 with due as materialized (
-    select hold_id from ledger.holds
-    where closed_at is null and expires_at <= now()
-    order by expires_at limit %(limit)s::bigint
+    select h.hold_id from ledger.holds h join ledger.accounts a on a.account_id = h.account_id
+    where h.closed_at is null and h.expires_at <= now()
+    order by h.expires_at limit %(limit)s::bigint
     for no key update skip locked
 ), expired as (
     update ledger.holds h set state = 'EXPIRED', closed_at = now()
@@ -94,17 +94,14 @@ with due as materialized (
     returning h.account_id, h.amount_cents
 ), freed as (
     select account_id, sum(amount_cents)::bigint as amount_cents, count(*) as holds from expired group by account_id
-), locked as materialized (
-    select account_id from ledger.accounts where account_id = any(array(select account_id from freed))
-    order by account_id
-    for no key update
-), updated as (
+), changed as (
     update ledger.accounts a set held_cents = a.held_cents - freed.amount_cents
-    from locked join freed using (account_id) where a.account_id = locked.account_id
+    from freed where a.account_id = freed.account_id
     returning freed.holds
 )
-select coalesce(sum(holds), 0)::bigint as expired from updated
+select coalesce(sum(holds), 0)::bigint as expired from changed
 """
+"""Locks holds and accounts without waiting for any, so their order does not matter and nobody is held up."""
 
 
 class FreezeAccountFunds(Contract):
@@ -196,7 +193,7 @@ async def release(
 async def expire_holds(transaction: Transaction, limit: int) -> int:
     """Mark at most `limit` overdue open holds EXPIRED, oldest first, and free their amounts; return how many.
 
-    Skips holds that another transaction is working on. Call again while the answer equals `limit`.
+    Skips holds and accounts that another transaction is working on: they are for the next time.
     """
     row = await transaction.one(_EXPIRE, {"limit": limit})
     return int(row["expired"]) if row else 0

@@ -134,6 +134,28 @@ async def test_refunds_of_one_capture_never_exceed_it(bank: Bank) -> None:
     assert bank.money(account) == (1000, 0)
 
 
+async def test_the_sweep_waits_for_nobody(bank: Bank) -> None:
+    busy, idle = bank.account(1000), bank.account(1000)
+    holds = [await bank.freeze(account, 100) for account in (busy, busy, idle)]
+    for hold in holds:
+        bank.overdue(hold.output.hold_id)
+    gate = Gate()
+    releasing = asyncio.create_task(bank.compensate(holds[0], pause=gate))
+    await gate.reached.wait()
+
+    async def sweep(transaction: Transaction) -> int:
+        await transaction.later("set local lock_timeout = '1ms'")
+        return await expire_holds(transaction, 10)
+
+    first = await bank.database.run(sweep)
+    gate.opened.set()
+    await releasing
+    second = await bank.database.run(sweep)
+
+    assert (first, second) == (1, 1)
+    assert (bank.money(busy), bank.money(idle)) == ((1000, 0), (1000, 0))
+
+
 @pytest.mark.parametrize("to_customer", [False, True])
 async def test_a_hold_that_expires_meanwhile_is_captured_or_freed_never_both(
     bank: Bank,

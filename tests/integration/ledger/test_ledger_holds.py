@@ -187,6 +187,8 @@ class TestDebit:
                 bank.debit(hold, 1, foreign),
                 bank.debit(hold, 1, closed),
                 bank.debit(hold, 1, dollars),
+                bank.debit(hold, 1, foreign, tenant="other-bank"),
+                bank.debit(hold, 1, dollars, currency="USD"),
             )
         ]
 
@@ -200,6 +202,8 @@ class TestDebit:
             Reason.OBJECT_NOT_FOUND,
             Reason.OBJECT_NOT_FOUND,
             Reason.WRONG_STATE,
+            Reason.CURRENCY_MISMATCH,
+            Reason.OBJECT_NOT_FOUND,
             Reason.CURRENCY_MISMATCH,
         ]
         assert bank.money(account) == (5000, 1000)

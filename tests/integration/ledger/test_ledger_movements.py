@@ -181,6 +181,16 @@ class TestReverse:
         assert (error.reason, error.info.details["state"]) == (Reason.WRONG_STATE, "FINAL")
         assert bank.money(account) == (left, 0)
 
+    async def test_a_locked_account_is_not_reversed_out_of(self, bank: Bank) -> None:
+        account = bank.account(5000)
+        credit = (await bank.credit(account)).output.movement_id
+        await bank.lock(account)
+
+        error = await refused(bank.reverse(credit))
+
+        assert (error.reason, error.info.details["state"]) == (Reason.WRONG_STATE, "FROZEN")
+        assert bank.money(account) == (6000, 0)
+
     async def test_each_wrong_reversal_has_its_reason(self, bank: Bank) -> None:
         account = bank.account()
         credit = (await bank.credit(account)).output.movement_id
