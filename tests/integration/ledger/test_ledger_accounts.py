@@ -57,7 +57,9 @@ class TestLock:
     async def test_only_the_owner_of_an_account_that_exists(self, bank: Bank, verb: str) -> None:
         act: Callable[[str], Awaitable[Any]] = getattr(bank, verb)
 
-        reasons = [(await refused(act(account))).reason for account in ("A99999999", bank.account(principal=BEN))]
+        other = bank.account(principal=BEN, state="ACTIVE" if verb == "lock" else "FROZEN")
+
+        reasons = [(await refused(act(account))).reason for account in ("A99999999", other)]
 
         assert reasons == [Reason.OBJECT_NOT_FOUND, Reason.NOT_OWNER]
 

@@ -86,7 +86,7 @@ class TestTransfer:
 
     async def test_each_wrong_transfer_has_its_reason(self, bank: Bank) -> None:
         account, limited = bank.account(5000), bank.account(5000, limit_cents=999)
-        locked, friend = bank.account(5000, state="FROZEN"), bank.account(principal=BEN)
+        locked, friend = bank.account(5000, state="FROZEN"), bank.account(5000, principal=BEN)
 
         reasons = [
             (await refused(step)).reason
