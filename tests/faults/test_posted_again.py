@@ -259,7 +259,7 @@ SCENARIOS: Final[dict[str, Scenario]] = {
     "after a lost answer": after_a_lost_answer,
 }
 
-SLOW: Final = frozenset({"after its history was deleted while it was open"})
+SLOW: Final = frozenset({"after its history is gone", "after its history was deleted while it was open"})
 
 
 @pytest.fixture(scope="module")

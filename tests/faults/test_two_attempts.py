@@ -255,6 +255,7 @@ SLOW: Final = frozenset(
         "frozen inside settling",
         "frozen before closing",
         "frozen before a compensation",
+        "frozen in an ordinary activity",
     }
 )
 

@@ -15,7 +15,7 @@ from tests.faults.support.books import check_books
 from tests.faults.support.world import World
 
 Scenario = Callable[[World], Awaitable[None]]
-SIDE_BY_SIDE: Final = 6
+SIDE_BY_SIDE: Final = 8
 SCENARIO_SECONDS_MAX: Final = 90.0
 
 
