@@ -4,7 +4,7 @@ Adoption, windows, occurrences and attempts are in test_admission.py.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from typing import Any
 
 import pytest
@@ -19,11 +19,19 @@ from contracts.saga import IntentPhase, ParkReason
 from tests.support.desk import Desk, at_desk, same_bytes
 from tests.support.sagas import freeze_and_debit, request
 from tests.support.samples import look, note
+from worker.stack import LocalStack
+
+
+@pytest.fixture(scope="module")
+def desk_url(stack: LocalStack, empty_template: str) -> Iterator[str]:
+    url = stack.create_database(template=empty_template)
+    yield url
+    stack.drop_database(url)
 
 
 @pytest.fixture
-async def desk(database_url: str) -> AsyncGenerator[Desk]:
-    async with at_desk(database_url) as opened:
+async def desk(desk_url: str) -> AsyncGenerator[Desk]:
+    async with at_desk(desk_url) as opened:
         yield opened
 
 
@@ -268,8 +276,8 @@ async def test_the_policys_thresholds_and_times_are_what_counts(database_url: st
         assert row["seconds"] == 120
 
 
-async def test_a_plan_that_needs_two_approvers_is_rejected_and_never_lowered(database_url: str) -> None:
-    async with at_desk(database_url, Policy(large_cents={})) as desk:  # a currency without a threshold needs two
+async def test_a_plan_that_needs_two_approvers_is_rejected_and_never_lowered(desk_url: str) -> None:
+    async with at_desk(desk_url, Policy(large_cents={})) as desk:  # a currency without a threshold needs two
         standing = await desk.admit(request(freeze(amount_cents=5)))
 
         assert standing.phase is IntentPhase.NOT_APPLIED

@@ -5,7 +5,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable
+from collections.abc import AsyncGenerator, Awaitable, Iterator
 from dataclasses import replace
 from typing import Final, LiteralString
 
@@ -23,13 +23,21 @@ from contracts.risk import Policy
 from contracts.saga import ParkReason
 from tests.support.desk import Desk, at_desk, same_bytes
 from tests.support.samples import look, note
+from worker.stack import LocalStack
 
 RACES: Final = 200
 
 
+@pytest.fixture(scope="module")
+def desk_url(stack: LocalStack, empty_template: str) -> Iterator[str]:
+    url = stack.create_database(template=empty_template)
+    yield url
+    stack.drop_database(url)
+
+
 @pytest.fixture
-async def desk(database_url: str) -> AsyncGenerator[Desk]:
-    async with at_desk(database_url) as opened:
+async def desk(desk_url: str) -> AsyncGenerator[Desk]:
+    async with at_desk(desk_url) as opened:
         yield opened
 
 
@@ -230,8 +238,8 @@ async def test_an_approval_of_another_plan_does_not_count(desk: Desk) -> None:
     assert await refused(intent.execute("a")) is Reason.APPROVAL_MISSING
 
 
-async def test_an_approval_is_valid_for_as_long_as_the_policy_says(database_url: str) -> None:
-    async with at_desk(database_url, Policy(approval_valid_seconds=100_000)) as desk:
+async def test_an_approval_is_valid_for_as_long_as_the_policy_says(desk_url: str) -> None:
+    async with at_desk(desk_url, Policy(approval_valid_seconds=100_000)) as desk:
         intent = await desk.intent(note("a", "guard"))
         await intent.decide()
         desk.rows("update backstay.decisions set decided_at = now() - interval '1 day'")
@@ -445,9 +453,9 @@ async def test_a_close_waits_for_the_step_that_is_landing_and_lists_it(desk: Des
 # --- the database's own hiccups ------------------------------------------------------------------------------------
 
 
-async def test_a_lock_that_is_not_had_in_time_is_in_progress(desk: Desk, database_url: str) -> None:
+async def test_a_lock_that_is_not_had_in_time_is_in_progress(desk: Desk) -> None:
     intent = await desk.intent(note("a"))
-    with psycopg.connect(database_url) as other:
+    with psycopg.connect(desk.database_url) as other:
         other.execute("select 1 from backstay.intents for update")
 
         assert await refused(intent.execute("a")) is Reason.IN_PROGRESS
@@ -540,7 +548,7 @@ async def test_each_audit_row_binds_its_content_and_the_row_before_it(desk: Desk
     assert desk.count("backstay.audit_log") == 7
 
 
-async def test_a_tampered_or_missing_audit_row_is_found(desk: Desk, database_url: str) -> None:
+async def test_a_tampered_or_missing_audit_row_is_found(desk: Desk) -> None:
     await an_undone_intent(desk)
     columns = ("kind", "tenant", "tool", "agent", "principal", "actor", "arguments", "decisions", "result", "step_id")
     tampering = [f"update backstay.audit_log set {column} = 'forged' where audit_id = 2" for column in columns]  # noqa: S608
@@ -552,7 +560,7 @@ async def test_a_tampered_or_missing_audit_row_is_found(desk: Desk, database_url
     ]
 
     found: dict[str, bool] = {}
-    with psycopg.connect(database_url) as connection:
+    with psycopg.connect(desk.database_url) as connection:
         for statement in tampering:
             connection.execute(statement.encode())
             found[statement] = connection.execute(CHAIN.encode()).fetchall() != []
@@ -561,7 +569,7 @@ async def test_a_tampered_or_missing_audit_row_is_found(desk: Desk, database_url
     assert found == dict.fromkeys(tampering, True)
 
 
-async def test_the_role_of_the_workers_cannot_rewrite_what_must_stay(desk: Desk, database_url: str) -> None:
+async def test_the_role_of_the_workers_cannot_rewrite_what_must_stay(desk: Desk) -> None:
     await an_undone_intent(desk)
     forbidden: tuple[LiteralString, ...] = (
         "update backstay.audit_log set result = '{}'",
@@ -580,7 +588,7 @@ async def test_the_role_of_the_workers_cannot_rewrite_what_must_stay(desk: Desk,
         "update backstay.readings set response = '{}'",
     )
 
-    async with Database(database_url) as database:
+    async with Database(desk.database_url) as database:
         for statement in forbidden:
             with pytest.raises(errors.InsufficientPrivilege):
                 await database.one(statement)
