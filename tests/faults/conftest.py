@@ -69,11 +69,3 @@ async def module_world(
     """A world that the tests of a module share; one of them checks its books."""
     with opened(stack, client, empty_template, nursery, tmp_path_factory.mktemp("world")) as made:
         yield made
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Killed processes need a quiet machine: `make slow` runs them until a full green run of both has been seen."""
-    here = Path(__file__).parent
-    for item in items:
-        if here in item.path.parents:
-            item.add_marker(pytest.mark.slow)
