@@ -19,7 +19,7 @@ from activities.tool import AnyTool, StepContext
 from contracts.base import JsonObject
 from contracts.binding import fills
 from contracts.errors import Phase, SagaError
-from contracts.keys import canonical_json, digest
+from contracts.keys import canonical_json, digest, digest_of
 from contracts.plan import Plan, PlannedStep
 from contracts.problems import field_problems
 from contracts.reasons import Reason
@@ -210,7 +210,7 @@ async def _remember(transaction: Transaction, call: StepCall, response: str) -> 
 async def _land(transaction: Transaction, tool: AnyTool, call: StepCall) -> StepResult:
     contract = tool.contract
     arguments = validated(contract, call.arguments)
-    arguments_text = canonical_json(call.arguments).decode()
+    arguments_json = canonical_json(call.arguments)
     standing = await transaction.one(
         _LAND,
         {
@@ -221,8 +221,8 @@ async def _land(transaction: Transaction, tool: AnyTool, call: StepCall) -> Step
             "step_key": call.step_key,
             "step_id": call.step_id,
             "is_pivot": contract.side_effect is SideEffect.IRREVERSIBLE,
-            "argument_digest": digest(call.arguments),
-            "arguments": arguments_text,
+            "argument_digest": digest_of(arguments_json),
+            "arguments": arguments_json.decode(),
         },
     )
     standing = check_claim(standing, call.claim)
@@ -258,7 +258,7 @@ async def _land(transaction: Transaction, tool: AnyTool, call: StepCall) -> Step
         step_id=call.step_id,
         step_key=call.step_key,
         transaction_id=context.transaction_id,
-        applied_args=json.loads(arguments_text),
+        applied_args=json.loads(arguments_json),
         output=response,
     )
 

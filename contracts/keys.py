@@ -2,20 +2,57 @@
 
 import base64
 import hashlib
+import json
+from typing import Final
 
 import rfc8785
 
 from contracts.base import JsonObject, JsonValue
 
+_INTEGER_MAX: Final = 2**53 - 1
+_write: Final = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode
+
+
+class _UnusualError(Exception):
+    """Where the two writers may differ."""
+
 
 def canonical_json(value: JsonValue) -> bytes:
-    """Serialise by RFC 8785: sorted keys, no white space, one form per number."""
-    return rfc8785.dumps(value)
+    """Serialise by RFC 8785: sorted keys, no white space, one form per number.
+
+    Python's own writer gives the same bytes, ten times as fast, unless there are fractions, or keys that UTF-16 sorts
+    otherwise than code points; those go to the reference implementation, which also raises for what JSON has not.
+    """
+    try:
+        return _write(_plain(value)).encode()
+    except (_UnusualError, UnicodeEncodeError, RecursionError):
+        return rfc8785.dumps(value)
+
+
+def _plain(value: JsonValue) -> JsonValue:
+    """Copy a value of which both writers make the same bytes: RFC 8785 writes 5.0 as 5."""
+    kind = type(value)
+    if value is None or kind is str or kind is bool:
+        return value
+    if kind is dict:
+        if not all(type(key) is str and key.isascii() for key in value):
+            raise _UnusualError
+        return {key: _plain(item) for key, item in value.items()}
+    if kind is list:
+        return [_plain(item) for item in value]
+    if (kind is int or (kind is float and value.is_integer())) and abs(value) <= _INTEGER_MAX:
+        return int(value)
+    raise _UnusualError
 
 
 def digest(value: JsonValue) -> str:
     """Lower-case hex sha256 of the RFC 8785 form."""
-    return hashlib.sha256(canonical_json(value)).hexdigest()
+    return digest_of(canonical_json(value))
+
+
+def digest_of(canonical: bytes) -> str:
+    """Lower-case hex sha256 of what `canonical_json` made."""
+    return hashlib.sha256(canonical).hexdigest()
 
 
 def intent_key(

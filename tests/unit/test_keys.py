@@ -1,6 +1,7 @@
 """Behaviour of keys: fixed for ever, so their bytes are written down here."""
 
 import pytest
+import rfc8785
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -34,6 +35,36 @@ def test_canonical_json_is_rfc_8785() -> None:
 
     expected = '{"a":["é","e\u0301","\\r\\n",null,true],"b":1,"€":"€","😀":0,"\ufb33":0}'
     assert expected.encode() == canonical_json(value)
+
+
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**54), 2**54)
+    | st.floats()
+    | st.text(st.characters(codec=None), max_size=6)
+    | st.sampled_from(
+        ["\x7f", "\u2028", "\x00\x1f", "\ud800", 5.0, -0.0, 1e21, 2**53 - 1, 2**53, b"bytes", (1, "two")]
+    ),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.text(st.characters(codec=None), max_size=3) | st.integers(0, 3), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+
+
+@settings(deadline=None, max_examples=400)
+@given(VALUES)
+def test_canonical_json_says_what_the_reference_says_whatever_comes(value: object) -> None:
+    """The quick writer for the usual values never differs, in what it writes and in what it refuses."""
+    try:
+        expected = rfc8785.dumps(value)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    except (ValueError, AttributeError) as error:
+        with pytest.raises(type(error)):
+            canonical_json(value)
+    else:
+        assert expected == canonical_json(value)
 
 
 def test_the_key_of_an_intent_is_written_down_and_never_changes() -> None:
