@@ -7,7 +7,7 @@ from typing import Final
 
 import rfc8785
 
-from contracts.base import JsonObject, JsonValue
+from contracts.base import JsonObject, JsonValue, as_array, as_object
 
 _INTEGER_MAX: Final = 2**53 - 1
 _write: Final = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode
@@ -31,16 +31,16 @@ def canonical_json(value: JsonValue) -> bytes:
 
 def _plain(value: JsonValue) -> JsonValue:
     """Copy a value of which both writers make the same bytes: RFC 8785 writes 5.0 as 5."""
-    kind = type(value)
-    if value is None or kind is str or kind is bool:
+    if value is None or value is True or value is False or type(value) is str:
         return value
-    if kind is dict:
-        if not all(type(key) is str and key.isascii() for key in value):
+    if (given := as_object(value)) is not None:
+        if not all(type(key) is str and key.isascii() for key in given):
             raise _UnusualError
-        return {key: _plain(item) for key, item in value.items()}
-    if kind is list:
-        return [_plain(item) for item in value]
-    if (kind is int or (kind is float and value.is_integer())) and abs(value) <= _INTEGER_MAX:
+        return {key: _plain(item) for key, item in given.items()}
+    if (items := as_array(value)) is not None:
+        return [_plain(item) for item in items]
+    whole = type(value) is int or (type(value) is float and value.is_integer())
+    if whole and abs(value) <= _INTEGER_MAX:
         return int(value)
     raise _UnusualError
 
