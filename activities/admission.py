@@ -26,7 +26,7 @@ from contracts.intent import Caller, IntentRequest
 from contracts.plan import Plan
 from contracts.planning import ObjectState, literals, plan_for
 from contracts.problems import field_problems
-from contracts.proposal import Proposal, propose, require_chain
+from contracts.proposal import Proposal, propose
 from contracts.reasons import Reason, Retryable
 from contracts.registry import Registry
 from contracts.risk import Policy
@@ -92,15 +92,13 @@ class Admission:
             raise
 
     def _proposed(self, known: IntentRequest) -> Proposal:
-        proposal = propose(
+        return propose(
             known.intent,
             known.caller,
             self.registry,
             attempt=known.attempt,
             business_reference=known.business_reference,
         )
-        require_chain(proposal)
-        return proposal
 
     async def _own(self, request: AdmitRequest, text: str) -> Standing | Interrupted | None:
         """Find what this very request claimed before, although today it would be refused."""

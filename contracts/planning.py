@@ -3,6 +3,7 @@
 The world comes in as `ObjectState`s that admission read in its transaction; a dry run passes the same.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -78,7 +79,10 @@ class _World:
         self._occurrence = proposal.intent.occurrence
         self._objects = objects
         self._policy = policy
-        self._spendable = {name: known.available_cents for name, known in objects.items()}
+        self._received: dict[str, list[tuple[str, int]]] = {}
+        self._taken: Counter[str] = Counter()
+        self._before: dict[str, frozenset[str]] = {}
+        self._users: dict[str, list[tuple[str, bool]]] = {}
         self._states = {name: known.state for name, known in objects.items()}
         self._steps = {step.step_id: step for step in proposal.steps}
         self._sums: dict[str | None, int] = {}
@@ -87,7 +91,10 @@ class _World:
     def planned(self, step: ProposedStep) -> PlannedStep:
         """Plan one step; the steps before it have been planned."""
         contract = step.contract
+        self._before[step.step_id] = frozenset(step.needs).union(*(self._before[need] for need in step.needs))
         check_literal(step, self._steps)
+        for use in contract.resources:
+            self._check_order(step, use)
         crossings = [self._use(step, use) for use in contract.resources]
         amount = self._spend(step)
         currency = argument(step, contract.amount.currency) if contract.amount else None
@@ -123,6 +130,23 @@ class _World:
             attempts_max=contract.attempts_max,
             resources=tuple(f"{kind}:{object_id}" for kind, object_id in literals(step)),
         )
+
+    def _check_order(self, step: ProposedStep, use: ResourceUse) -> None:
+        """Refuse two steps on one object, one of which changes its state, when nothing says which comes first."""
+        changes = use.state_after is not None
+        if use.access is Access.READ:
+            return
+        users = self._users.setdefault(_name_of(step, use.argument), [])
+        for other, changed in users:
+            if (changes or changed) and other not in self._before[step.step_id] | {step.step_id}:
+                raise SagaError(
+                    Reason.PLAN_UNSOUND,
+                    f"Steps {other!r} and {step.step_id!r} use the same {use.kind}, one of them changes its state, and"
+                    f" nothing says which comes first; let one need the other.",
+                    details={"steps": [other, step.step_id], "needs": {step.step_id: [*step.needs, other]}},
+                    phase=Phase.VALIDATION,
+                )
+        users.append((step.step_id, changes))
 
     def _use(self, step: ProposedStep, use: ResourceUse) -> "_Crossing":
         """Check one object and leave it in its next state; tell whose it is besides the principal's."""
@@ -179,19 +203,24 @@ class _World:
                 f"Step {step.step_id!r} wants {amount} cents; the limit of {source} is {limit}.",
                 details={"amount_cents": amount, "limit_cents": limit, "step_id": step.step_id},
             )
-        available = self._spendable.get(source)
-        if available is not None:
-            if available < amount:
-                raise SagaError(
-                    Reason.FUNDS_INSUFFICIENT,
-                    f"Step {step.step_id!r} needs {amount} cents; {source} has {available}.",
-                    details={"amount_cents": amount, "available_cents": available, "step_id": step.step_id},
-                )
-            self._spendable[source] = available - amount
-        received = self._spendable.get(target)
-        if received is not None:
-            self._spendable[target] = received + amount
+        available = self._available(step, source)
+        if available is not None and available < amount:
+            raise SagaError(
+                Reason.FUNDS_INSUFFICIENT,
+                f"Step {step.step_id!r} needs {amount} cents; {source} has {available}.",
+                details={"amount_cents": amount, "available_cents": available, "step_id": step.step_id},
+            )
+        self._taken[source] += amount
+        self._received.setdefault(target, []).append((step.step_id, amount))
         return amount
+
+    def _available(self, step: ProposedStep, source: str) -> int | None:
+        """What is left for a step whatever runs first: all takings count, of the receipts those that it waits for."""
+        known = self._objects.get(source)
+        if known is None or known.available_cents is None:
+            return None
+        came = sum(amount for giver, amount in self._received.get(source, ()) if giver in self._before[step.step_id])
+        return known.available_cents - self._taken[source] + came
 
     def _sum(self, step: ProposedStep, amount: int, currency: JsonValue) -> int:
         """Add the step to what the plan moves in its currency, a hold and its capture once; return the sum.

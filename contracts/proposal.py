@@ -4,7 +4,6 @@ Everything that can be told from the intent and the contracts alone is told here
 row, a key or a workflow exists. What a step's arguments are after it is byte for byte what was sent.
 """
 
-import json
 from dataclasses import dataclass
 
 from contracts import keys
@@ -13,13 +12,11 @@ from contracts.binding import Binding
 from contracts.canonical import canonical_form
 from contracts.graph import ordered
 from contracts.intent import Caller, Intent
-from contracts.problems import problem_at
 from contracts.reader import read_intent
-from contracts.reasons import Reason
 from contracts.registry import Registry
 from contracts.soundness import check_order
 from contracts.tool import AnyContract
-from contracts.wire import decode_object, refusal
+from contracts.wire import decode_object
 
 
 @dataclass(frozen=True)
@@ -129,23 +126,3 @@ def propose(
         lineage_digest=lineage,
         attempt=attempt,
     )
-
-
-def require_chain(proposal: Proposal) -> None:
-    """Refuse what part A cannot run yet: every step has to come after the one before it.
-
-    Raises: SagaError(ARGUMENTS_INVALID), phase validation, naming the steps that do not.
-    """
-    loose = [
-        problem_at(
-            ("steps", number, "needs"),
-            "not_a_chain",
-            f"Step {step.step_id} does not come after step {before.step_id}; only chains are run for now.",
-            f"{json.dumps([before.step_id])}, or leave `needs` out",
-            [before.step_id],
-        )
-        for number, (before, step) in enumerate(zip(proposal.steps, proposal.steps[1:], strict=False), 1)
-        if before.step_id not in step.needs
-    ]
-    if loose:
-        raise refusal(Reason.ARGUMENTS_INVALID, loose)

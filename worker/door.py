@@ -32,7 +32,7 @@ from contracts.envelope import (
 from contracts.errors import ErrorInfo, Phase, SagaError
 from contracts.intent import Caller, IntentRequest
 from contracts.problems import field_problems
-from contracts.proposal import Proposal, propose, require_chain
+from contracts.proposal import Proposal, propose
 from contracts.reasons import Reason
 from contracts.registry import Registry
 from contracts.risk import DEFAULT_POLICY, Policy
@@ -171,7 +171,6 @@ class Door:
         if session_id is not None:
             given["session_id"] = session_id
         proposal = propose(given, caller, self._registry, business_reference=business_reference)
-        require_chain(proposal)
         attempt = 1
         if (retried := proposal.intent.retry_of) is not None:
             row = await self._database.one(

@@ -187,3 +187,53 @@ def test_no_more_is_refunded_than_is_left_of_a_capture() -> None:
     refund = call("r", "refund_captured_debit", 501, capture_id="C0000000002", reason_code="FRAUD")
 
     assert refused(refund).reason is Reason.FUNDS_INSUFFICIENT
+
+
+# --- graphs: what nothing puts into an order -----------------------------------------------------------------------
+
+
+def beside(step: JsonObject, *needs: str) -> JsonObject:
+    return {**step, "needs": list(needs)}
+
+
+def lock(step_id: str) -> JsonObject:
+    return call(step_id, "lock_customer_account", account_id="A00000001", reason_code="SUSPECTED_FRAUD")
+
+
+def test_two_steps_on_one_object_are_put_into_an_order_when_one_changes_its_state() -> None:
+    with pytest.raises(SagaError) as caught:
+        planned(beside(freeze("hold", 500)), beside(lock("shut")))
+
+    assert caught.value.reason is Reason.PLAN_UNSOUND
+    assert caught.value.info.details == {"steps": ["hold", "shut"], "needs": {"shut": ["hold"]}}
+    assert planned(beside(freeze("hold", 500)), beside(lock("shut"), "hold")).by_id["shut"].needs == ("hold",)
+
+
+def test_a_hold_that_the_plan_makes_is_not_captured_by_two_steps_side_by_side() -> None:
+    bound: JsonValue = {"$from": "hold.hold_id"}
+
+    with pytest.raises(SagaError) as caught:
+        planned(freeze("hold", 500), beside(debit("one", 250, bound)), beside(debit("two", 250, bound)))
+
+    assert caught.value.reason is Reason.PLAN_UNSOUND
+    assert caught.value.info.details["needs"] == {"two": ["hold", "one"]}
+
+
+def test_steps_that_only_take_may_stand_side_by_side_and_their_sum_has_to_be_there() -> None:
+    world = {**WORLD, **known("account:A00000001", "anna", available=900)}
+
+    planned(beside(freeze("one", 400)), beside(freeze("two", 500)), world=world)
+    with pytest.raises(SagaError) as caught:
+        planned(beside(freeze("one", 400)), beside(freeze("two", 501)), world=world)
+
+    assert caught.value.reason is Reason.FUNDS_INSUFFICIENT
+
+
+def test_money_that_comes_in_counts_only_for_a_step_that_waits_for_it() -> None:
+    world = {**WORLD, **known("account:A00000001", "anna", available=100)}
+
+    planned(beside(credit("in", 400)), beside(freeze("out", 500), "in"), world=world)
+    with pytest.raises(SagaError) as caught:
+        planned(beside(credit("in", 400)), beside(freeze("out", 500)), world=world)
+
+    assert caught.value.reason is Reason.FUNDS_INSUFFICIENT

@@ -14,7 +14,7 @@ from contracts.base import JsonObject, JsonValue, items_of
 from contracts.binding import Binding
 from contracts.errors import FieldProblem, Phase, SagaError
 from contracts.intent import STEPS_MAX, Caller
-from contracts.proposal import Proposal, propose, propose_body, require_chain
+from contracts.proposal import Proposal, propose, propose_body
 from contracts.reasons import Reason
 from contracts.registry import Registry
 from contracts.tool import SideEffect
@@ -80,7 +80,6 @@ def only(error: SagaError) -> FieldProblem:
 def test_a_chain_is_taken_with_its_steps_resolved() -> None:
     proposal = taken(intent(freeze(), debit(), note(about={"kind": "hold", "hold_id": {"$from": "freeze.hold_id"}})))
 
-    require_chain(proposal)
     assert [step.step_id for step in proposal.steps] == ["freeze", "debit", "note"]
     assert [step.position for step in proposal.steps] == [0, 1, 2]
     assert [step.needs for step in proposal.steps] == [(), ("freeze",), ("debit", "freeze")]
@@ -538,32 +537,23 @@ def test_irreversible_steps_that_cannot_refuse_come_last() -> None:
     assert caught.value.info.details["legal_order"] == ["freeze", "refund", "erase"]
 
 
-# ---------------------------------------------------------------------------------------------------------------- chain
+# --------------------------------------------------------------------------------------------------------------- graphs
 
 
-@pytest.mark.parametrize(
-    ("steps", "path"),
-    [
-        ([freeze("a"), needing(freeze("b"))], "steps[1].needs"),
-        ([freeze("a"), freeze("b"), needing(freeze("c"), "a")], "steps[2].needs"),
-        ([freeze("a"), needing(freeze("b"), "a"), needing(freeze("c"), "a")], "steps[2].needs"),
-    ],
-)
-def test_what_is_no_chain_is_taken_by_the_door_and_refused_by_require_chain(steps: list[JsonObject], path: str) -> None:
-    proposal = taken(intent(*steps))
+def test_a_step_waits_for_what_it_says_and_without_a_word_for_the_one_before() -> None:
+    steps = taken(
+        intent(
+            freeze("a"), needing(freeze("b")), needing(freeze("c"), "a"), needing(freeze("d"), "b", "c"), freeze("e")
+        )
+    ).steps
 
-    with pytest.raises(SagaError) as caught:
-        require_chain(proposal)
-
-    problem = only(caught.value)
-    assert (Reason.ARGUMENTS_INVALID, path, "not_a_chain") == (caught.value.reason, problem.path, problem.code)
-    assert problem.allowed == f'["{proposal.steps[int(path[6]) - 1].step_id}"], or leave `needs` out'
-
-
-def test_chains_may_say_their_needs_bind_further_back_read_and_be_posted_in_any_order() -> None:
-    require_chain(taken(intent(balance(), freeze(), {**debit(), "needs": ["freeze"]}, debit("again"))))
-    require_chain(taken(intent({**debit(), "needs": ["freeze"]}, {**freeze(), "needs": []})))
-    require_chain(taken(intent(freeze())))
+    assert {step.step_id: step.needs for step in steps} == {
+        "a": (),
+        "b": (),
+        "c": ("a",),
+        "d": ("b", "c"),
+        "e": ("d",),
+    }
 
 
 # ------------------------------------------------------------------------------------------------------------- fidelity
