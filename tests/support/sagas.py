@@ -20,6 +20,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from activities.database import Database
 from activities.dispatch import ActivityFunction, Engine
 from activities.packs.ledger import PACK as LEDGER
+from activities.tool import Pack
 from contracts import saga
 from contracts.base import JsonObject
 from contracts.envelope import Envelope
@@ -271,15 +272,16 @@ class GatedEngine(Engine):
 
 @asynccontextmanager
 async def serve(
-    client: Client, database_url: str, task_queue: str, policy: Policy | None = None
+    client: Client, database_url: str, task_queue: str, policy: Policy | None = None, packs: tuple[Pack, ...] = ()
 ) -> AsyncGenerator[Sagas]:
-    """Serve until the block ends; sagas that are still open are terminated then."""
+    """Serve until the block ends, with these packs besides; sagas that are still open are terminated then."""
     create_tables(database_url)
     create_accounts(database_url)
     behaviour = Behaviour()
     await ensure_search_attributes(client)
     async with Database(database_url) as database:
-        engine = GatedEngine(database, (LEDGER, sample_pack(behaviour)), policy or Policy(), behaviour=behaviour)
+        served = (LEDGER, sample_pack(behaviour), *packs)
+        engine = GatedEngine(database, served, policy or Policy(), behaviour=behaviour)
         settings = Settings.load(database_url=database_url, task_queue=task_queue)
         async with build_worker(client, engine, settings):
             sagas = Sagas(client, engine, behaviour, database_url, task_queue)
