@@ -1,5 +1,6 @@
 """Reading how intents stand, from the tables alone: the same answer whoever asks, and also while Temporal is away."""
 
+import json
 import re
 import time
 from dataclasses import dataclass
@@ -24,6 +25,11 @@ _KNOWN: Final[LiteralString] = (
     f"select {INTENT_COLUMNS}, request, risk_level, tools, admitted_at, deadline_at"  # noqa: S608 - constants
     " from backstay.intents where intent_key = %s"
 )
+_REFUSALS: Final[LiteralString] = """
+select distinct on (step_id) step_id, tool, result from backstay.audit_log
+where intent_key = %s and kind = 'refusal' order by step_id, audit_id desc
+"""
+_NO_WORD_OF_THE_TOOL: Final = frozenset({Reason.RUN_STALE, Reason.INTENT_PARKED, Reason.SUPERSEDED})
 
 
 @dataclass(frozen=True)
@@ -33,6 +39,7 @@ class Known:
     row: Row
     standing: Standing
     effects: list[Row]
+    refusals: list[Row]
 
     @property
     def intent_key(self) -> str:
@@ -57,7 +64,7 @@ class Known:
         return IntentReport(
             outcome=Outcome.PARKED if standing.parked else standing.phase.outcome,
             cause=standing.cause,
-            steps=tuple(self._told(step) for step in step_reports(standing.plan, self.effects, ())),
+            steps=tuple(self._told(step) for step in step_reports(standing.plan, self.effects, self._refused())),
             waiting_for=self.waiting_for(),
             plan_digest=standing.plan_digest,
         )
@@ -91,6 +98,20 @@ class Known:
             ),
         )
 
+    def _refused(self) -> tuple[StepReport, ...]:
+        """What steps said no to, from the audit log: the saga remembers it too, but the tables answer here."""
+        told = [(row, json.loads(row["result"])) for row in self.refusals]
+        return tuple(
+            StepReport(
+                step_id=row["step_id"],
+                tool=row["tool"],
+                state=StepState.REFUSED,
+                error=SagaError(Reason(said["reason"]), said["message"]).info,
+            )
+            for row, said in told
+            if Reason(said["reason"]) not in _NO_WORD_OF_THE_TOOL
+        )
+
     def _told(self, step: StepReport) -> StepReport:
         standing = self.standing
         if standing.phase is IntentPhase.ADMITTED and step.step_id in standing.ask.undecided:
@@ -108,14 +129,16 @@ class Known:
 
 
 async def read_known(transaction: Transaction, intent_key: str) -> Known | None:
-    """Read an intent, its decisions and its effects, in one round trip; None when it was never claimed."""
+    """Read an intent, its decisions, refusals and effects, in one round trip; None when it was never claimed."""
     asked_row = await transaction.ask(_KNOWN, (intent_key,))
     asked_decisions = await transaction.ask(ASK, (intent_key,))
+    asked_refusals = await transaction.ask(_REFUSALS, (intent_key,))
     effects = await (await transaction.ask(EFFECTS, (intent_key,))).all()
     row = await asked_row.one()
     if row is None:
         return None
-    return Known(row=row, standing=standing_of(row, await asked_decisions.all()), effects=effects)
+    standing = standing_of(row, await asked_decisions.all())
+    return Known(row=row, standing=standing, effects=effects, refusals=await asked_refusals.all())
 
 
 async def find(database: Database, tenant: str, intent_id: str) -> Known:

@@ -264,6 +264,12 @@ def test_a_refused_compensation_parks_and_is_resolved_step_by_step(shell: Shell)
     shown = shown_once(shell, posted.intent_id, code=1)
 
     assert resting.data["outcome"] == "PARKED"
+    assert {step["step_id"]: step["state"] for step in resting.data["steps"]} == {
+        "freeze": "DONE",
+        "debit": "PARKED",
+        "transfer": "REFUSED",
+    }
+    assert resting.data["steps"][2]["error"]["code"] == "WRONG_STATE"
     assert [line["reason"] for line in parked if line["intent_id"] == posted.intent_id] == ["COMPENSATION_REFUSED"]
     assert (empty.exit_code, empty.envelope["error"]["code"]) == (1, "RESOLUTION_INVALID")
     assert done.exit_code == 0
