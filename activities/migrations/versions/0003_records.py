@@ -2,10 +2,10 @@
 
 from activities.migrate import run_sql_file
 
-revision = "0005"
+revision = "0003"
 down_revision = "0002"
 
 
 def upgrade() -> None:
     """Run the SQL file of this number. There is no way back: data is never dropped by a tool."""
-    run_sql_file("0005_records.sql")
+    run_sql_file("0003_records.sql")
