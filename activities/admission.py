@@ -18,11 +18,13 @@ from activities import audit
 from activities.claims import Asking, claim, claim_rejected, masked_arguments, stored_text
 from activities.database import Database, Row, Transaction
 from activities.lineage import check_lineage
+from activities.near import alike, ask_alike, lock_near
 from activities.repeats import ALIAS, KNOWN, OWN, admit_repeat, check_alias
 from activities.standing import ASK, caller_of, standing_of
 from activities.tool import Pack
 from contracts.errors import Phase, SagaError
 from contracts.intent import Caller, IntentRequest
+from contracts.near import near_keys
 from contracts.plan import Plan
 from contracts.planning import ObjectState, literals, plan_for
 from contracts.problems import field_problems
@@ -132,6 +134,9 @@ class Admission:
         asked_decisions = await transaction.ask(ASK, (proposal.intent_key,))
         asked_alias = await transaction.ask(ALIAS, (known.caller.tenant, known.caller.principal, known.idempotency_key))
         asked_killed = await transaction.ask(_SWITCHES, ())
+        near = near_keys(proposal, known.business_reference)
+        await lock_near(transaction, near)
+        asked_alike = await ask_alike(transaction, proposal, near)
         objects = await self.objects(transaction, proposal)
         row, alias = await asked_row.one(), await asked_alias.one()
         if row is not None and row["is_own"]:
@@ -151,22 +156,24 @@ class Admission:
         check_switches(await asked_killed.all(), known.caller, proposal)
         await check_lineage(transaction, known, proposal)
         try:
-            plan = plan_for(proposal, objects, self.policy)
+            plan = plan_for(proposal, objects, self.policy, await alike(asked_alike, near))
         except SagaError as error:
             if error.reason.retryable is not Retryable.NEVER:
                 raise
             return await claim_rejected(transaction, asking, error.info, self.policy)
-        return await claim(transaction, asking, plan, self.policy)
+        return await claim(transaction, asking, plan, near, self.policy)
 
     async def plan(self, known: IntentRequest, proposal: Proposal) -> Plan:
         """Judge an intent as `admit` does and write nothing: a dry run. Raises SagaError as admission refuses."""
 
         async def work(transaction: Transaction) -> Plan:
             switches = await transaction.all(_SWITCHES)
+            near = near_keys(proposal, known.business_reference)
+            asked_alike = await ask_alike(transaction, proposal, near)
             objects = await self.objects(transaction, proposal)
             check_switches(switches, known.caller, proposal)
             await check_lineage(transaction, known, proposal)
-            return plan_for(proposal, objects, self.policy)
+            return plan_for(proposal, objects, self.policy, await alike(asked_alike, near))
 
         return await self.database.run(work)
 

@@ -1,6 +1,7 @@
 """Claims: the one statement that takes an intent key, with its plan, what it asks people, its alias and audit row."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +32,10 @@ with claim as (
     insert into backstay.approval_requests (intent_key, step_id, duty, plan_digest, reason, expires_at)
     select claim.intent_key, a.step_id, a.duty, %(plan_digest)s, a.reason, now() + make_interval(secs => %(expiry)s)
     from claim, jsonb_to_recordset(%(asked)s::jsonb) as a(step_id text, duty text, reason text)
+), near as (
+    insert into backstay.near_duplicates (near_key, intent_key, step_id)
+    select n.near_key, claim.intent_key, n.step_id
+    from claim, unnest(%(near_keys)s::text[], %(near_steps)s::text[]) as n(near_key, step_id)
 ), alias as (
     insert into backstay.intent_aliases (tenant, principal, idempotency_key, intent_key)
     select %(tenant)s, %(principal)s, %(idempotency_key)s, claim.intent_key from claim
@@ -69,12 +74,16 @@ def masked_arguments(proposal: Proposal) -> JsonObject:
     }
 
 
-async def claim(transaction: Transaction, asking: Asking, plan: Plan, policy: Policy) -> Standing | None:
-    """Claim the key with its plan; None when somebody else did meanwhile. Raises SagaError(IN_PROGRESS)."""
+async def claim(
+    transaction: Transaction, asking: Asking, plan: Plan, near: Mapping[str, str], policy: Policy
+) -> Standing | None:
+    """Claim the key with its plan and near-keys; None when somebody else did. Raises SagaError(IN_PROGRESS)."""
     values = _values(asking, policy)
     values |= {
         "plan": plan.model_dump_json(),
         "plan_digest": plan.digest,
+        "near_keys": list(near.values()),
+        "near_steps": list(near),
         "tools": list(plan.tools),
         "risk_level": plan.risk_level,
         "asked": json.dumps(
@@ -142,6 +151,8 @@ def _values(asking: Asking, policy: Policy) -> dict[str, Any]:
         "lineage_digest": proposal.lineage_digest,
         "plan": None,
         "plan_digest": None,
+        "near_keys": [],
+        "near_steps": [],
         "tools": [],
         "risk_level": LEVELS[0],
         "occurrence": proposal.intent.occurrence,

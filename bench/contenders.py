@@ -146,11 +146,14 @@ class Backstay:
 
     async def _post(self, order: Order, wait_seconds: float | None) -> Envelope:
         body = json.dumps(_intent(order)).encode()
-        return await self.door.post(body, _caller(order), wait_seconds=wait_seconds, eager=True)
+        return await self.door.post(
+            body, _caller(order), business_reference=order.order_id, wait_seconds=wait_seconds, eager=True
+        )
 
     def workflow_id(self, order: Order) -> str:
         """Name the order's workflow."""
-        return propose(_intent(order), _caller(order), self.registry).intent_id
+        proposal = propose(_intent(order), _caller(order), self.registry, business_reference=order.order_id)
+        return proposal.intent_id
 
 
 def _caller(order: Order) -> Caller:

@@ -6,6 +6,7 @@ The world comes in as `ObjectState`s that admission read in its transaction; a d
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
 from contracts.base import JsonObject, JsonValue, as_array, as_object
@@ -45,9 +46,15 @@ Objects = Mapping[str, ObjectState]
 """By `kind:id`."""
 
 
-def plan_for(proposal: Proposal, objects: Objects, policy: Policy) -> Plan:
-    """Check every literal object and grade every step; pure. Raises SagaError with the reason of the first refusal."""
-    world = _World(proposal, objects, policy)
+def plan_for(
+    proposal: Proposal, objects: Objects, policy: Policy, alike: Mapping[str, str] = MappingProxyType({})
+) -> Plan:
+    """Check every literal object and grade every step; pure. Raises SagaError with the reason of the first refusal.
+
+    `alike`: for each step that was done before under another key, the intent that did it; a person has to say that it
+    is meant a second time.
+    """
+    world = _World(proposal, objects, policy, alike)
     plan = Plan(
         intent_key=proposal.intent_key,
         intent_id=proposal.intent_id,
@@ -74,7 +81,8 @@ def plan_for(proposal: Proposal, objects: Objects, policy: Policy) -> Plan:
 class _World:
     """The objects of a plan, as each of its steps would leave them for the next."""
 
-    def __init__(self, proposal: Proposal, objects: Objects, policy: Policy) -> None:
+    def __init__(self, proposal: Proposal, objects: Objects, policy: Policy, alike: Mapping[str, str]) -> None:
+        self._alike = alike
         self._caller = proposal.caller
         self._occurrence = proposal.intent.occurrence
         self._objects = objects
@@ -115,6 +123,9 @@ class _World:
         repeated = contract.writes and self._occurrence > 1 and graded.level >= LEVEL_ASKED_WHEN_REPEATED
         if repeated and duty is Duty.NONE:
             duty, because = Duty.ONE, (*because, f"occurrence {self._occurrence} of the same intent")
+        if (earlier := self._alike.get(step.step_id)) is not None:
+            duty = max(duty, Duty.ONE, key=lambda known: known.rank)
+            because = (*because, f"{Reason.POSSIBLE_DUPLICATE}: {earlier} did the same")
         return PlannedStep(
             step_id=step.step_id,
             tool=contract.wire_name,

@@ -163,7 +163,6 @@ async def test_of_two_intents_that_claim_one_explicit_key_at_once_one_wins(desk:
         (request({"step_id": "a", "tool": "nothing_like_this", "arguments": {}}), Reason.TOOL_UNKNOWN),
         (request(note("a", more=1)), Reason.ARGUMENTS_INVALID),
         (request(note("a", "seal"), note("b")), Reason.PLAN_UNSOUND),
-        (request(note("a"), note("b") | {"needs": []}), Reason.ARGUMENTS_INVALID),
         ([], Reason.ARGUMENTS_INVALID),
         (None, Reason.ARGUMENTS_INVALID),
     ],

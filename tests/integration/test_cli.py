@@ -88,7 +88,7 @@ class Shell:
         with psycopg.connect(self.url, autocommit=True) as connection:
             connection.execute(statement.encode())
 
-    def posted(self, *arguments: str, amount_cents: int = 500) -> Ran:
+    def posted(self, *arguments: str, amount_cents: int | None = None) -> Ran:
         """Post the reference chain of a conversation of its own."""
         body = freeze_and_debit(session(), amount_cents=amount_cents)
         return self.run("intent", "post", "-", "--json", *arguments, body=body)

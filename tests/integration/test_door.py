@@ -117,7 +117,7 @@ async def test_a_final_rejection_is_claimed_and_told_again(home: House) -> None:
 
 
 async def test_a_rejection_that_may_be_retried_claims_nothing_and_the_same_post_may_succeed_later(home: House) -> None:
-    body = freeze_and_debit(session(), account=POOR)
+    body = freeze_and_debit(session(), account=POOR, amount_cents=500)
 
     refused = await home.door.post(body, ANNA)
     home.rows("select ledger.fund_account(%s, %s, 500)", POOR, CASH)

@@ -300,7 +300,7 @@ async def test_a_sweep_leaves_alone_what_is_carried(home: House) -> None:
 
 
 async def test_a_sweep_frees_overdue_holds(home: House) -> None:
-    only_freeze = freeze_and_debit(session()).replace(b'"amount_cents": 500', b'"amount_cents": 700')
+    only_freeze = freeze_and_debit(session(), amount_cents=500).replace(b'"amount_cents": 500', b'"amount_cents": 700')
     intent = json.loads(only_freeze)
     intent["steps"] = intent["steps"][:1]
     await home.door.post(json.dumps(intent).encode(), ANNA)

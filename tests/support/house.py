@@ -3,6 +3,7 @@
 import asyncio
 import json
 import uuid
+import zlib
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -36,8 +37,14 @@ OTHER = "A00000009"
 GATED_CENTS = 1_500_000
 
 
-def freeze_and_debit(session: str, *, amount_cents: int = 500, account: str = ANNAS, **more: object) -> bytes:
+def amount_of(session: str) -> int:
+    """An amount of its own for each conversation, so that no two are near-duplicates."""
+    return 501 + zlib.crc32(session.encode()) % 90_000
+
+
+def freeze_and_debit(session: str, *, amount_cents: int | None = None, account: str = ANNAS, **more: object) -> bytes:
     """Write the reference chain as an agent posts it."""
+    amount_cents = amount_of(session) if amount_cents is None else amount_cents
     money = {"amount_cents": amount_cents, "currency": "EUR", "reason_code": "PURCHASE"}
     steps = [
         {"step_id": "freeze", "tool": "freeze_account_funds", "arguments": {"account_id": account, **money}},

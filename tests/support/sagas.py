@@ -68,8 +68,13 @@ def freeze_and_debit(amount_cents: int = 500) -> list[JsonObject]:
 
 
 def request(*steps: JsonObject, session: str | None = None, caller: Caller = CALLER, **more: Any) -> JsonObject:  # noqa: ANN401
-    """Input of the workflow. Fields of the intent may be given by `intent={...}`."""
-    intent = {"protocol": 1, "session_id": session or f"s-{uuid.uuid4().hex}", "steps": list(steps)}
+    """Input of the workflow. Fields of the intent may be given by `intent={...}`.
+
+    The business reference is the session's, so that the same steps in another session are no near-duplicates.
+    """
+    session = session or f"s-{uuid.uuid4().hex}"
+    more = {"business_reference": session, **more}
+    intent = {"protocol": 1, "session_id": session, "steps": list(steps)}
     intent |= more.pop("intent", {})
     return {"protocol": 1, "caller": caller.model_dump(), "intent": intent, **more}
 
