@@ -76,7 +76,7 @@ async def cancelled(world: World) -> None:
     )
     for number, lead_seconds in enumerate(CANCEL_LEADS_SECONDS, 1):
         before = world.tables.account(CURRENT)
-        posting = world.posting("08-cancel-races", session_id=f"chat-1008-{number}")
+        posting = world.posting("08-cancel-races", business_reference=f"order-1008-{number}")
         world.faults.arm(BEFORE_DEBIT)
         await world.post(posting, wait=False)
         await world.faults.reached(BEFORE_DEBIT)

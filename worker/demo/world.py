@@ -46,7 +46,7 @@ class Posting:
     body: bytes
     intent_id: str
     intent_key: str
-    session_id: str | None = None
+    business_reference: str | None = None
 
 
 @dataclass(kw_only=True)
@@ -75,18 +75,18 @@ class World:
 
     # --- posting ------------------------------------------------------------------------------------------------
 
-    def posting(self, name: str, session_id: str | None = None) -> Posting:
+    def posting(self, name: str, business_reference: str | None = None) -> Posting:
         """Read an example and work out its identity, as `backstay key` does."""
         body = (INTENTS / f"{name}.json").read_bytes()
-        proposal = propose_body(body, self.caller, self.registry, session_id=session_id)
-        return Posting(body, proposal.intent_id, proposal.intent_key, session_id)
+        proposal = propose_body(body, self.caller, self.registry, business_reference=business_reference)
+        return Posting(body, proposal.intent_id, proposal.intent_key, business_reference)
 
     async def post(self, posting: Posting, *, idempotency_key: str | None = None, wait: bool = True) -> Envelope:
         """Post through the front door, and draw the saga until the door answers. Counts what was accepted."""
         answer = self.door.post(
             posting.body,
             self.caller,
-            session_id=posting.session_id,
+            business_reference=posting.business_reference,
             idempotency_key=idempotency_key,
             wait_seconds=POST_SECONDS if wait else 0.0,
         )
