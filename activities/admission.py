@@ -25,8 +25,9 @@ from activities.tool import Pack
 from contracts.errors import Phase, SagaError
 from contracts.intent import Caller, IntentRequest
 from contracts.near import near_keys
+from contracts.objects import literals
 from contracts.plan import Plan
-from contracts.planning import ObjectState, literals, plan_for
+from contracts.planning import ObjectState, plan_for
 from contracts.problems import field_problems
 from contracts.proposal import Proposal, propose
 from contracts.reasons import Reason, Retryable
@@ -181,7 +182,7 @@ class Admission:
         """Read every object that a literal names: `kind:id` to its state."""
         wanted: dict[str, set[str]] = {}
         for step in proposal.steps:
-            for kind, object_id in literals(step):
+            for kind, object_id in literals(step, step.contract):
                 wanted.setdefault(kind, set()).add(object_id)
         found: dict[str, ObjectState] = {}
         for pack in self.packs:

@@ -21,11 +21,12 @@ _CLAIM = """
 with claim as (
     insert into backstay.intents (intent_key, intent_id, tenant, principal, agent, session_id, request, body_digest,
         lineage_digest, plan, plan_digest, tools, risk_level, occurrence, attempt, workflow_id, run_id, phase, cause,
-        error, report, duplicate_window_seconds, deadline_at, final_at)
+        error, report, duplicate_window_seconds, proof, proof_digest, deadline_at, final_at)
     values (%(intent_key)s, %(intent_id)s, %(tenant)s, %(principal)s, %(agent)s, %(session_id)s, %(request)s,
         %(body_digest)s, %(lineage_digest)s, %(plan)s, %(plan_digest)s, %(tools)s, %(risk_level)s, %(occurrence)s,
         %(attempt)s, %(workflow_id)s, %(run_id)s, %(phase)s, %(cause)s, %(error)s, %(report)s, %(window)s,
-        now() + make_interval(secs => %(deadline)s), case when %(phase)s = 'NOT_APPLIED' then now() end)
+        %(proof)s, %(proof_digest)s, now() + make_interval(secs => %(deadline)s),
+        case when %(phase)s = 'NOT_APPLIED' then now() end)
     on conflict do nothing
     returning intent_key
 ), asked as (
@@ -84,6 +85,8 @@ async def claim(
         "plan_digest": plan.digest,
         "near_keys": list(near.values()),
         "near_steps": list(near),
+        "proof": asking.proposal.proof.text,
+        "proof_digest": plan.proof_digest,
         "tools": list(plan.tools),
         "risk_level": plan.risk_level,
         "asked": json.dumps(
@@ -92,7 +95,9 @@ async def claim(
                 for step in plan.gated_steps
             ]
         ),
-        "result": json.dumps({"plan_digest": plan.digest, "risk_level": plan.risk_level}),
+        "result": json.dumps(
+            {"plan_digest": plan.digest, "proof_digest": plan.proof_digest, "risk_level": plan.risk_level}
+        ),
     }
     claimed = await transaction.one(_CLAIM, values)
     if not _is_ours(claimed, asking.known):
@@ -153,6 +158,8 @@ def _values(asking: Asking, policy: Policy) -> dict[str, Any]:
         "plan_digest": None,
         "near_keys": [],
         "near_steps": [],
+        "proof": None,
+        "proof_digest": None,
         "tools": [],
         "risk_level": LEVELS[0],
         "occurrence": proposal.intent.occurrence,

@@ -265,6 +265,13 @@ where e.step_key is null or r.step_id is null;
 
 -- not yet: 5 two different approvers (part C: a plan with duty TWO is rejected until then)
 
+-- name: 5d plans_name_their_stored_proof
+-- What was approved with the plan is the very proof that is stored; plans older than proofs name none.
+select i.intent_id as subject, format('the plan names proof %s, stored is %s', i.plan::jsonb ->> 'proof_digest', i.proof_digest) as detail
+from backstay.intents i
+where i.plan is not null and (i.plan::jsonb ->> 'proof_digest' is distinct from i.proof_digest
+    or i.proof_digest is distinct from encode(sha256(convert_to(i.proof, 'UTF8')), 'hex'));
+
 -- name: 6a effects_have_one_audit_row
 -- Exactly one, with the same serial number and the same instant: one transaction has one now().
 select e.step_key as subject, format('%s audit rows, %s of its transaction', count(a.audit_id), count(a.audit_id) filter (where a.at = e.landed_at)) as detail

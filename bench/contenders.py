@@ -67,14 +67,17 @@ class Bare:
         done: list[tuple[str, str]] = []
         hold_id = ""
         try:
-            for number in range(order.steps + order.refused):
+            movement_id = ""
+            for number in range(order.steps):
                 step_key = f"{order.order_id}/{number}"
-                if number % 2 == 0 and number < order.steps:
+                if number % 2 == 0:
                     hold_id = await ledger.freeze(self.database, step_key, order.principal, order.account_id)
                     done.append((step_key, ""))
                 else:
-                    await ledger.debit(self.database, step_key, order.principal, hold_id)
+                    movement_id = await ledger.debit(self.database, step_key, order.principal, hold_id)
                     done.append((step_key, hold_id))
+            if order.refused:
+                await ledger.reverse(self.database, f"{order.order_id}/{order.steps}", order.principal, movement_id)
         except SagaError:
             for step_key, taken in reversed(done):
                 if taken:
@@ -162,8 +165,8 @@ def _caller(order: Order) -> Caller:
 
 def _intent(order: Order) -> dict[str, Any]:
     steps: list[dict[str, Any]] = []
-    for number in range(order.steps + order.refused):
-        if number % 2 == 0 and number < order.steps:
+    for number in range(order.steps):
+        if number % 2 == 0:
             arguments: dict[str, Any] = {
                 "account_id": order.account_id,
                 "amount_cents": AMOUNT_CENTS,
@@ -174,15 +177,22 @@ def _intent(order: Order) -> dict[str, Any]:
             freeze = f"s{number}"
             steps.append({"step_id": freeze, "tool": "freeze_account_funds", "arguments": arguments})
         else:
-            hold = f"s{number - 1 - (number - 1) % 2}"
             arguments = {
-                "hold_id": {"$from": f"{hold}.hold_id"},
+                "hold_id": {"$from": f"s{number - 1}.hold_id"},
                 "amount_cents": AMOUNT_CENTS,
                 "currency": CURRENCY,
                 "credit_account_id": MERCHANT,
                 "reason_code": "PURCHASE",
             }
             steps.append({"step_id": f"s{number}", "tool": "debit_frozen_funds", "arguments": arguments})
+    if order.refused:
+        arguments = {
+            "movement_id": {"$from": f"s{order.steps - 1}.movement_id"},
+            "amount_cents": AMOUNT_CENTS,
+            "currency": CURRENCY,
+            "reason_code": "WRONG_AMOUNT",
+        }
+        steps.append({"step_id": f"s{order.steps}", "tool": "reverse_ledger_movement", "arguments": arguments})
     return {"protocol": 1, "session_id": order.order_id, "steps": steps}
 
 
@@ -203,7 +213,7 @@ async def contender(name: str, database_url: str, temporal_address: str) -> Asyn
             yield Bare(database)
             return
         steps = LedgerActivities(database)
-        activities = [steps.freeze, steps.debit, steps.release, steps.refund]
+        activities = [steps.freeze, steps.debit, steps.reverse, steps.release, steps.refund]
         if name == PLAIN:
             client = await Client.connect(temporal_address)
             worker = Worker(client, task_queue=task_queue, workflows=[PurchaseSaga], activities=activities)

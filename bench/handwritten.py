@@ -27,7 +27,7 @@ TIMEOUT = timedelta(seconds=10)
 
 @dataclass
 class Purchase:
-    """A chain of freezes and debits on one account; `refused` adds a debit that the ledger refuses."""
+    """A chain of freezes and debits on one account; `refused` adds a reversal that the ledger refuses."""
 
     order_id: str
     principal: str
@@ -38,7 +38,7 @@ class Purchase:
 
 @dataclass
 class Call:
-    """One activity's input: its idempotency key, who, and the account or the hold."""
+    """One activity's input: its idempotency key, who, and the account, the hold or the movement."""
 
     step_key: str
     principal: str
@@ -75,6 +75,16 @@ class LedgerActivities:
             ) from error
 
     @activity.defn
+    async def reverse(self, call: Call) -> None:
+        """Reverse the movement; a refusal is not retried."""
+        try:
+            await ledger.reverse(self._database, call.step_key, call.principal, call.object_id)
+        except SagaError as error:
+            raise ApplicationError(
+                str(error), type=error.reason.value, non_retryable=not error.reason.is_transient
+            ) from error
+
+    @activity.defn
     async def release(self, call: Call) -> None:
         """Release the hold."""
         await ledger.release(self._database, call.step_key, call.principal, call.object_id)
@@ -101,9 +111,9 @@ async def _purchase(purchase: Purchase, run: Run) -> Receipt:
     objects: list[str] = []
     hold_id = ""
     try:
-        for number in range(purchase.steps + purchase.refused):
+        for number in range(purchase.steps):
             step_key = f"{purchase.order_id}/{number}"
-            if number % 2 == 0 and number < purchase.steps:
+            if number % 2 == 0:
                 call = Call(step_key, purchase.principal, purchase.account_id)
                 undo.append(("release", call))
                 hold_id = await run("freeze", call)
@@ -112,6 +122,9 @@ async def _purchase(purchase: Purchase, run: Run) -> Receipt:
                 call = Call(step_key, purchase.principal, hold_id)
                 undo.append(("refund", call))
                 objects.append(await run("debit", call))
+        if purchase.refused:
+            undo.append(("", Call("", "", "")))
+            await run("reverse", Call(f"{purchase.order_id}/{purchase.steps}", purchase.principal, objects[-1]))
     except (ActivityError, ApplicationError) as error:
         if _is_refusal(error):
             undo.pop()  # it was decided: the step itself left nothing

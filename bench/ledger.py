@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from activities.packs.ledger.captures import DEBIT_FROZEN_FUNDS, DebitFrozenFunds
 from activities.packs.ledger.holds import FREEZE_ACCOUNT_FUNDS, FreezeAccountFunds
+from activities.packs.ledger.reversals import REVERSE_LEDGER_MOVEMENT, ReverseLedgerMovement
 from activities.tool import StepContext
 from bench.scenarios import AMOUNT_CENTS
 from bench.world import CURRENCY, MERCHANT, TENANT
@@ -63,9 +64,24 @@ async def freeze(database: Database, step_key: str, principal: str, account_id: 
 
 
 async def debit(database: Database, step_key: str, principal: str, hold_id: str) -> str:
-    """Capture a hold once; return the capture's id. Raises SagaError when the hold is not open."""
+    """Capture a hold once; return the movement's id. Raises SagaError when the hold is not open."""
     output = await _once(database, DEBIT_FROZEN_FUNDS, step_key, principal, debit_arguments(hold_id))
-    return str(output["capture_id"])
+    return str(output["movement_id"])
+
+
+async def reverse(database: Database, step_key: str, principal: str, movement_id: str) -> None:
+    """Reverse a movement. Raises SagaError for that of a capture, which is refunded and never reversed."""
+    arguments = ReverseLedgerMovement.model_validate_json(
+        json.dumps(
+            {
+                "movement_id": movement_id,
+                "amount_cents": AMOUNT_CENTS,
+                "currency": CURRENCY,
+                "reason_code": "WRONG_AMOUNT",
+            }
+        )
+    )
+    await _once(database, REVERSE_LEDGER_MOVEMENT, step_key, principal, arguments)
 
 
 async def release(database: Database, step_key: str, principal: str, account_id: str) -> None:

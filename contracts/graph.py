@@ -3,10 +3,28 @@
 import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 from contracts.base import JsonObject
 from contracts.binding import Binding
 from contracts.tool import AnyContract
+
+
+class Waiting(Protocol):
+    """Anything with an id that waits for others."""
+
+    @property
+    def step_id(self) -> str:
+        """Its own id."""
+        ...
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Ids of what it waits for."""
+        ...
+
+
+W = TypeVar("W", bound=Waiting)
 
 
 @dataclass(frozen=True)
@@ -20,7 +38,7 @@ class Node:
     bindings: tuple[Binding, ...]
 
 
-def ordered(nodes: Sequence[Node], rank: Mapping[str, int] | None = None) -> list[Node]:
+def ordered(nodes: Sequence[W], rank: Mapping[str, int] | None = None) -> list[W]:
     """Sort topologically; of those that may come next the lowest `rank` comes first (default: the order posted).
 
     Nodes on a cycle, and all that wait for them, are left out. Every need has to be the id of a node.
@@ -34,7 +52,7 @@ def ordered(nodes: Sequence[Node], rank: Mapping[str, int] | None = None) -> lis
             dependants[need].append(node.step_id)
     ready = [(place[step_id], step_id) for step_id, count in missing.items() if count == 0]
     heapq.heapify(ready)
-    result: list[Node] = []
+    result: list[W] = []
     while ready:
         _, step_id = heapq.heappop(ready)
         result.append(known[step_id])
@@ -59,7 +77,7 @@ def cycle_of(nodes: Sequence[Node]) -> tuple[str, ...]:
     return tuple(trail[trail.index(current) :])
 
 
-def ancestors_of(nodes: Sequence[Node]) -> dict[str, frozenset[str]]:
+def ancestors_of(nodes: Sequence[Waiting]) -> dict[str, frozenset[str]]:
     """Tell for each step everything that is over before it starts; `nodes` is in topological order."""
     result: dict[str, frozenset[str]] = {}
     for node in nodes:

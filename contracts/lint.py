@@ -114,6 +114,8 @@ def _check_consistency(contract: AnyContract) -> Iterator[str]:
     if not contract.writes:
         if contract.amount is not None or contract.duty is not Duty.NONE:
             yield "it is READ_ONLY: take amount and duty away"
+        if contract.makes:
+            yield "it is READ_ONLY: it makes nothing, take makes away"
         for use in contract.resources:
             if use.access in _WRITING or use.state_after is not None:
                 yield f"it is READ_ONLY: resources.{use.argument} may only be READ and changes no state"
@@ -132,6 +134,7 @@ def _check_numbers(contract: AnyContract) -> Iterator[str]:
 
 def _check_places(contract: AnyContract) -> Iterator[str]:
     yield from _check_resources(contract)
+    yield from _check_makes(contract)
     yield from _check_amount(contract)
     yield from _check_identity(contract)
     fields = contract.input.model_fields
@@ -157,6 +160,21 @@ def _check_resources(contract: AnyContract) -> Iterator[str]:
             yield f"resources.{use.argument}: say of which kind the object is"
 
 
+def _check_makes(contract: AnyContract) -> Iterator[str]:
+    output = shape_of(contract.output, "serialization")
+    names = [made.output for made in contract.makes]
+    for name in sorted({name for name in names if names.count(name) > 1}):
+        yield f"makes.{name}: listed twice; one output gives the id of one object"
+    for made in contract.makes:
+        place = output.at(tuple(made.output.split(".")))
+        if place is None or place.kind != "string":
+            yield f"makes.{made.output}: there is no such output that is a string"
+        if not made.kind or not made.state:
+            yield f"makes.{made.output}: say of which kind the object is, and in which state"
+        if made.amount is not None:
+            yield from _check_argument(contract, f"makes.{made.output}.amount", made.amount, "integer")
+
+
 def _check_identity(contract: AnyContract) -> Iterator[str]:
     fields = contract.input.model_fields
     if contract.identity_fields == ():
@@ -177,7 +195,12 @@ def _check_amount(contract: AnyContract) -> Iterator[str]:
     place = _place(contract, amount.currency)
     if place is not None and place.words is None:
         yield f"amount.currency: make {amount.currency!r} a closed enum of ISO 4217 codes"
-    for what, name in (("taken_from", amount.taken_from), ("paid_into", amount.paid_into)):
+    named = (
+        ("taken_from", amount.taken_from),
+        ("paid_into", amount.paid_into),
+        ("exactly_of", amount.exactly_of),
+    )
+    for what, name in named:
         if name is not None and name not in [use.argument for use in contract.resources]:
             yield f"amount.{what}: {name!r} is not among the resources; list it there"
         if name is not None:

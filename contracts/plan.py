@@ -52,6 +52,8 @@ class Plan(Record):
     deadline_seconds: int
     compensation_attempts_max: int
     compensation_backoff_max_seconds: int
+    proof_digest: str | None = None
+    """Which proof was found for it: whoever approves the plan's digest approves that proof. None: older than proofs."""
 
     @cached_property
     def by_id(self) -> dict[str, PlannedStep]:
@@ -60,8 +62,9 @@ class Plan(Record):
 
     @cached_property
     def digest(self) -> str:
-        """What an approval binds to: every step with its arguments, order, duty and compensation."""
-        return digest(self.model_dump(mode="json"))
+        """What an approval binds to: every step with its arguments, order, duty and compensation, and the proof."""
+        older = {"proof_digest"} if self.proof_digest is None else None
+        return digest(self.model_dump(mode="json", exclude=older))
 
     @property
     def level(self) -> int:

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from contracts.base import JsonObject, JsonValue, as_array, as_object
+from contracts.base import JsonValue, as_array
 from contracts.errors import Phase, SagaError
 from contracts.intent import binding_of
+from contracts.objects import argument
 from contracts.plan import Plan, PlannedStep
 from contracts.proposal import Proposal, ProposedStep
 from contracts.reasons import Reason
@@ -66,6 +67,7 @@ def plan_for(
         deadline_seconds=policy.intent_deadline_seconds,
         compensation_attempts_max=policy.compensation_attempts_max,
         compensation_backoff_max_seconds=policy.compensation_backoff_max_seconds,
+        proof_digest=proposal.proof.digest,
     )
     for step in plan.gated_steps:
         if step.duty is Duty.TWO:
@@ -90,7 +92,6 @@ class _World:
         self._received: dict[str, list[tuple[str, int]]] = {}
         self._taken: Counter[str] = Counter()
         self._before: dict[str, frozenset[str]] = {}
-        self._users: dict[str, list[tuple[str, bool]]] = {}
         self._states = {name: known.state for name, known in objects.items()}
         self._steps = {step.step_id: step for step in proposal.steps}
         self._sums: dict[str | None, int] = {}
@@ -101,8 +102,6 @@ class _World:
         contract = step.contract
         self._before[step.step_id] = frozenset(step.needs).union(*(self._before[need] for need in step.needs))
         check_literal(step, self._steps)
-        for use in contract.resources:
-            self._check_order(step, use)
         crossings = [self._use(step, use) for use in contract.resources]
         amount = self._spend(step)
         currency = argument(step, contract.amount.currency) if contract.amount else None
@@ -139,25 +138,8 @@ class _World:
             because=because,
             timeout_seconds=contract.timeout_seconds,
             attempts_max=contract.attempts_max,
-            resources=tuple(f"{kind}:{object_id}" for kind, object_id in literals(step)),
+            resources=step.resources,
         )
-
-    def _check_order(self, step: ProposedStep, use: ResourceUse) -> None:
-        """Refuse two steps on one object, one of which changes its state, when nothing says which comes first."""
-        changes = use.state_after is not None
-        if use.access is Access.READ:
-            return
-        users = self._users.setdefault(_name_of(step, use.argument), [])
-        for other, changed in users:
-            if (changes or changed) and other not in self._before[step.step_id] | {step.step_id}:
-                raise SagaError(
-                    Reason.PLAN_UNSOUND,
-                    f"Steps {other!r} and {step.step_id!r} use the same {use.kind}, one of them changes its state, and"
-                    f" nothing says which comes first; let one need the other.",
-                    details={"steps": [other, step.step_id], "needs": {step.step_id: [*step.needs, other]}},
-                    phase=Phase.VALIDATION,
-                )
-        users.append((step.step_id, changes))
 
     def _use(self, step: ProposedStep, use: ResourceUse) -> "_Crossing":
         """Check one object and leave it in its next state; tell whose it is besides the principal's."""
@@ -301,20 +283,6 @@ def check_literal(step: ProposedStep, steps: Mapping[str, ProposedStep]) -> None
         )
 
 
-def argument(step: ProposedStep, name: str | None) -> JsonValue:
-    """Read an argument by its name, dotted for one inside another; None when it is not there.
-
-    What stands inside a binding is that binding.
-    """
-    value: JsonValue = step.arguments
-    for part in (name or "").split("."):
-        if binding_of(value) is not None:
-            break
-        inside: JsonObject = as_object(value) or {}
-        value = inside.get(part)
-    return value
-
-
 def _kind_of(contract: AnyContract, name: str | None) -> str | None:
     return next((use.kind for use in contract.resources if use.argument == name), None)
 
@@ -329,9 +297,3 @@ def _count(step: ProposedStep) -> int:
     if (items := as_array(value)) is not None:
         return len(items)
     return value if isinstance(value, int) else 0
-
-
-def literals(step: ProposedStep) -> list[tuple[str, str]]:
-    """Objects that the arguments name outright: (kind, id)."""
-    named = [(use.kind, argument(step, use.argument)) for use in step.contract.resources]
-    return [(kind, value) for kind, value in named if isinstance(value, str)]

@@ -12,10 +12,11 @@ from contracts.binding import Binding
 from contracts.canonical import canonical_form
 from contracts.graph import ordered
 from contracts.intent import Caller, Intent
+from contracts.objects import literals
+from contracts.proof import Proof, prove_steps, require_sound
 from contracts.reader import read_intent
 from contracts.registry import Registry
-from contracts.soundness import check_order
-from contracts.tool import AnyContract
+from contracts.tool import AnyContract, SideEffect
 from contracts.wire import decode_object
 
 
@@ -30,10 +31,40 @@ class ProposedStep:
     bindings: tuple[Binding, ...]
     position: int
 
+    @property
+    def tool(self) -> str:
+        """Wire name of its contract."""
+        return self.contract.wire_name
+
+    @property
+    def side_effect(self) -> SideEffect:
+        """What it leaves in the world."""
+        return self.contract.side_effect
+
+    @property
+    def may_refuse(self) -> bool:
+        """True when it can say no for business reasons."""
+        return self.contract.may_refuse
+
+    @property
+    def writes(self) -> bool:
+        """True when a landed step leaves an effect."""
+        return self.contract.writes
+
+    @property
+    def is_pivot(self) -> bool:
+        """True when nothing before it may be compensated once it landed."""
+        return self.side_effect is SideEffect.IRREVERSIBLE
+
+    @property
+    def resources(self) -> tuple[str, ...]:
+        """`kind:id` of the objects that its literals name."""
+        return tuple(f"{kind}:{object_id}" for kind, object_id in literals(self, self.contract))
+
 
 @dataclass(frozen=True)
 class Proposal:
-    """An intent that is well formed; steps in topological order, ties as posted."""
+    """An intent that is well formed and proved sound; steps in topological order, ties as posted."""
 
     intent: Intent
     caller: Caller
@@ -45,6 +76,7 @@ class Proposal:
     lineage_digest: str
     """The same for every occurrence and attempt of one wish."""
     attempt: int
+    proof: Proof
 
 
 def propose_body(
@@ -86,7 +118,6 @@ def propose(
     """
     given = intent if session_id is None else {**intent, "session_id": session_id}
     model, nodes = read_intent(given, registry)
-    check_order(nodes)
     canonical = canonical_form(nodes)
     key = keys.intent_key(
         tenant=caller.tenant,
@@ -115,14 +146,18 @@ def propose(
         )
         for node in ordered(nodes)
     )
+    intent_id = keys.intent_id(key)
+    proof = prove_steps(intent_id, steps, registry)
+    require_sound(proof, [node.step_id for node in nodes])
     return Proposal(
         intent=model,
         caller=caller,
         steps=steps,
         canonical_steps=canonical.identity,
         intent_key=key,
-        intent_id=keys.intent_id(key),
+        intent_id=intent_id,
         body_digest=keys.digest([canonical.full, model.business_reference]),
         lineage_digest=lineage,
         attempt=attempt,
+        proof=proof,
     )

@@ -6,79 +6,126 @@ irreversible steps that may refuse break it in both directions: two pivots.
 Source of the rule: the pivot of Garcia-Molina & Salem, Sagas (1987), as refined by Mehrotra et al. (1992).
 """
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
 
-from contracts.errors import FieldProblem, Phase, SagaError
-from contracts.graph import Node, ancestors_of, ordered
-from contracts.reasons import Reason
-from contracts.tool import SideEffect
+from contracts.graph import ancestors_of
 
-
-def check_order(posted: Sequence[Node]) -> None:
-    """Refuse a plan that could get stuck half-way; `posted` has no cycle and is in the order posted.
-
-    Raises: SagaError(PLAN_UNSOUND) naming each pair of steps and, where the bindings leave one, a legal order.
-    """
-    clashes = _clashes(ordered(posted))
-    if not clashes:
-        return
-    legal = _legal_order(posted)
-    index = {node.step_id: number for number, node in enumerate(posted)}
-    allowed = f"the order: {', '.join(legal)}" if legal else "at most one step that cannot be undone and may refuse"
-    problems = tuple(
-        FieldProblem(
-            path=f"steps[{index[late.step_id]}]",
-            code="order_unsound",
-            message=f"Step {late.step_id} may refuse after step {pivot.step_id}, which cannot be undone, has landed.",
-            allowed=allowed,
-            example=list(legal) or None,
-        )
-        for pivot, late in clashes
-    )
-    advice = (
-        f"Legal order: {', '.join(legal)}."
-        if legal
-        else "No order of these steps is safe; post them as several intents."
-    )
-    raise SagaError(
-        Reason.PLAN_UNSOUND,
-        f"{problems[0].message} {advice}",
-        details={
-            "clashes": [[pivot.step_id, late.step_id] for pivot, late in clashes],
-            "legal_order": list(legal),
-        },
-        fields=problems,
-        phase=Phase.VALIDATION,
-    )
+SEARCH_MAX: Final = 2_000
+"""How many orders are begun before the search for a legal one gives up."""
 
 
-def _clashes(nodes: Sequence[Node]) -> list[tuple[Node, Node]]:
-    before = ancestors_of(nodes)
+@dataclass(frozen=True)
+class Touch:
+    """An object that a step needs in one of `states` (none named: in any) and leaves in `leaves` (None: as it is)."""
+
+    name: str
+    states: frozenset[str]
+    leaves: str | None = None
+    reads: bool = False
+
+    def after(self, known: frozenset[str]) -> frozenset[str] | None:
+        """Give the states it may be in afterwards, `known` being those before (none: unknown); None: it refuses."""
+        met = known & self.states if known and self.states else known or self.states
+        if known and not met:
+            return None
+        return met if self.leaves is None else frozenset({self.leaves})
+
+
+@dataclass(frozen=True)
+class Move:
+    """A step as far as its place in the order is concerned; `bound` are the needs that no reordering can drop."""
+
+    step_id: str
+    needs: tuple[str, ...]
+    bound: tuple[str, ...]
+    may_refuse: bool
+    is_irreversible: bool
+    touches: tuple[Touch, ...] = ()
+    makes: tuple[tuple[str, str], ...] = ()
+    """Names of the objects that it brings into the world, each with its first state."""
+
+
+def clashes(moves: Sequence[Move]) -> list[tuple[str, str]]:
+    """List each irreversible step with each that may still refuse when it starts; `moves` in topological order."""
+    before = ancestors_of(moves)
     return [
-        (pivot, late)
-        for pivot in nodes
-        if _is_irreversible(pivot)
-        for late in nodes
-        if late.contract.may_refuse and late is not pivot and late.step_id not in before[pivot.step_id]
+        (pivot.step_id, late.step_id)
+        for pivot in moves
+        if pivot.is_irreversible
+        for late in moves
+        if late.may_refuse and late is not pivot and late.step_id not in before[pivot.step_id]
     ]
 
 
-def _legal_order(posted: Sequence[Node]) -> tuple[str, ...]:
-    """Order the steps as late as possible for irreversible ones, keeping bindings and dropping other needs."""
-    bound = [replace(node, needs=tuple(dict.fromkeys(binding.step_id for binding in node.bindings))) for node in posted]
-    last = len(bound)
-    rank = {node.step_id: number + last * _lateness(node) for number, node in enumerate(bound)}
-    line = ordered(bound, rank)
-    chained = [replace(node, needs=tuple(other.step_id for other in line[:number])) for number, node in enumerate(line)]
-    return () if _clashes(chained) else tuple(node.step_id for node in line)
+def clash_text(pivot: str, late: str) -> str:
+    """Say what is wrong with such a pair."""
+    return f"Step {late} may refuse after step {pivot}, which cannot be undone, has landed."
 
 
-def _lateness(node: Node) -> int:
-    if not _is_irreversible(node):
+def advice(legal: Sequence[str], otherwise: str = "post them as several intents") -> str:
+    """Say what to do about an unsound order."""
+    return f"Legal order: {', '.join(legal)}." if legal else f"No order of these steps is safe; {otherwise}."
+
+
+def legal_order(posted: Sequence[Move]) -> tuple[str, ...]:
+    """Find an order, one step after another, that keeps bindings, the rule and the declared states; drops other needs.
+
+    Steps stay as posted where they can, irreversible ones come as late as they can. Empty: there is none, or none was
+    found among the first `SEARCH_MAX`.
+    """
+    return _Search(posted).order()
+
+
+class _Search:
+    """Depth first, the next step of lowest rank first; a step is placed only where it may stand."""
+
+    def __init__(self, posted: Sequence[Move]) -> None:
+        self._moves = sorted(posted, key=_lateness)
+        self._begun = 0
+
+    def order(self) -> tuple[str, ...]:
+        """Give the first order that is legal."""
+        return self._placed((), {}) or ()
+
+    def _placed(self, line: tuple[str, ...], states: Mapping[str, frozenset[str]]) -> tuple[str, ...] | None:
+        if len(line) == len(self._moves):
+            return line
+        for move in self._moves:
+            if move.step_id in line or not set(move.bound) <= set(line) or not self._is_safe(move, line):
+                continue
+            after = _touched(move, states)
+            if after is None:
+                continue
+            self._begun += 1
+            if self._begun > SEARCH_MAX:
+                return None
+            found = self._placed((*line, move.step_id), after)
+            if found is not None:
+                return found
+        return None
+
+    def _is_safe(self, move: Move, line: tuple[str, ...]) -> bool:
+        """True unless the step cannot be undone and something else could still refuse after it."""
+        return not move.is_irreversible or all(
+            other.step_id in line or not other.may_refuse for other in self._moves if other is not move
+        )
+
+
+def _touched(move: Move, states: Mapping[str, frozenset[str]]) -> dict[str, frozenset[str]] | None:
+    """Give the states of all objects after the step; None when one of them is in no state that it takes."""
+    after = dict(states)
+    for touch in move.touches:
+        left = touch.after(after.get(touch.name, frozenset()))
+        if left is None:
+            return None
+        after[touch.name] = left
+    after.update({name: frozenset({state}) for name, state in move.makes})
+    return after
+
+
+def _lateness(move: Move) -> int:
+    if not move.is_irreversible:
         return 0
-    return 1 if node.contract.may_refuse else 2
-
-
-def _is_irreversible(node: Node) -> bool:
-    return node.contract.side_effect is SideEffect.IRREVERSIBLE
+    return 1 if move.may_refuse else 2

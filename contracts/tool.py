@@ -110,13 +110,31 @@ class ResourceUse:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ObjectMade:
+    """An object that a landed step brings into the world, in `state`; `output` is the field that gives its id.
+
+    `amount` is the argument that says how much the object holds: what is taken from it later, together, is at most
+    that.
+    """
+
+    output: str
+    kind: str
+    state: str
+    amount: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class AmountUse:
-    """The argument that says how much, the one that says which currency, and whose funds must suffice."""
+    """The argument that says how much, the one that says which currency, and whose funds must suffice.
+
+    `exactly_of` names an argument with an object whose whole amount this has to be, no more and no less.
+    """
 
     argument: str
     currency: str
     taken_from: str | None = None
     paid_into: str | None = None
+    exactly_of: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,6 +161,7 @@ class ToolContract(Generic[In, Out]):
     may_refuse: bool = True
     reasons: tuple[Reason, ...] = ()
     resources: tuple[ResourceUse, ...] = ()
+    makes: tuple[ObjectMade, ...] = ()
     amount: AmountUse | None = None
     rows_argument: str | None = None
     identity_fields: tuple[str, ...] | None = None

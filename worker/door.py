@@ -271,7 +271,7 @@ class Door:
             plan = await self._admission.plan(request, proposal)
             known = await self._known(proposal)
             before = known.report().outcome if known else None
-            envelope = answer(preview_of(plan, self._registry, before).model_dump(mode="json"))
+            envelope = answer(preview_of(plan, proposal.proof, self._registry, before).model_dump(mode="json"))
         except SagaError as error:
             envelope = error_envelope(error.info)
         return completed(envelope, request_id=_request_id(), call_id=call_id, started=started)

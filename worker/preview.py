@@ -1,11 +1,18 @@
 """A dry run in words: what an intent would do, who would be asked, and where each failure would leave it."""
 
+from itertools import islice
+from typing import Final
+
 from contracts.base import JsonObject, Record
+from contracts.ends import Row
 from contracts.envelope import Outcome
-from contracts.plan import Plan, PlannedStep
+from contracts.plan import Plan
+from contracts.proof import Proof
 from contracts.registry import Registry
 from contracts.risk import LEVELS
 from contracts.tool import Duty, SideEffect
+
+ENDS_MAX: Final = 1_000
 
 
 class PreviewStep(Record):
@@ -22,16 +29,11 @@ class PreviewStep(Record):
     undo: str | None
 
 
-class FailurePath(Record):
-    """What happens when `failed_step` is refused: the steps that are compensated, in order, and the end."""
-
-    failed_step: str
-    compensates: tuple[str, ...]
-    outcome: Outcome
-
-
 class Preview(Record):
-    """The `data` of a dry run; nothing was written."""
+    """The `data` of a dry run; nothing was written.
+
+    `proof` is what would be stored with the intent, `ends` its table written out, of which the first are shown.
+    """
 
     intent_id: str
     intent_key: str
@@ -39,13 +41,15 @@ class Preview(Record):
     risk_level: str
     steps: tuple[PreviewStep, ...]
     asks: tuple[str, ...]
-    failures: tuple[FailurePath, ...]
+    proof_digest: str
+    proof: Proof
+    ends: tuple[Row, ...]
     posted_before: Outcome | None = None
     """How the same intent stands that was posted before; None when it was not."""
 
 
-def preview_of(plan: Plan, registry: Registry, posted_before: Outcome | None = None) -> Preview:
-    """Show a plan that admission would store."""
+def preview_of(plan: Plan, proof: Proof, registry: Registry, posted_before: Outcome | None = None) -> Preview:
+    """Show a plan that admission would store, with its proof."""
     return Preview(
         intent_id=plan.intent_id,
         intent_key=plan.intent_key,
@@ -66,16 +70,8 @@ def preview_of(plan: Plan, registry: Registry, posted_before: Outcome | None = N
             for step in plan.steps
         ),
         asks=tuple(step.step_id for step in plan.gated_steps),
-        failures=tuple(_failure(plan, step) for step in plan.steps if step.may_refuse),
+        proof_digest=proof.digest,
+        proof=proof,
+        ends=tuple(islice(proof.rows(), ENDS_MAX)),
         posted_before=posted_before,
     )
-
-
-def _failure(plan: Plan, failed: PlannedStep) -> FailurePath:
-    """Every step before it in the plan's order may have landed; a landed pivot shuts the way back."""
-    before = plan.steps[: plan.steps.index(failed)]
-    if any(step.is_pivot for step in before):
-        return FailurePath(failed_step=failed.step_id, compensates=(), outcome=Outcome.PARKED)
-    landed = tuple(step.step_id for step in reversed(before) if step.writes)
-    outcome = Outcome.COMPENSATED if landed else Outcome.NOT_APPLIED
-    return FailurePath(failed_step=failed.step_id, compensates=landed, outcome=outcome)

@@ -24,9 +24,9 @@ from tests.faults.support.intents import (
     PARK,
     RESOLVE,
     TRANSFER,
-    debit,
     doomed,
     purchase,
+    reverse,
     transfer,
 )
 from tests.faults.support.world import CALLER, Posted, World, until
@@ -322,7 +322,7 @@ async def attempts_run_out(world: World) -> None:
 async def money_is_spent_meanwhile(world: World) -> None:
     """What was paid in is gone when it is to be taken back: nothing is half undone, the state is told, it parks."""
     account, savings = world.account(0), world.account()
-    steps = [transfer(savings, account, 900), *purchase(account, 500), debit(500, "again")]
+    steps = [transfer(savings, account, 900), *purchase(account, 500), reverse(500)]
     posting = world.posting(steps)
     rule = world.arm(TRANSFER_UNDONE, "begin", "pause", posting)
     await world.start_worker()

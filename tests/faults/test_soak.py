@@ -32,6 +32,7 @@ from tests.faults.support.intents import (
     doomed,
     freeze,
     purchase,
+    reverse,
     transfer,
 )
 from tests.faults.support.world import Posted, World, until_async
@@ -75,7 +76,7 @@ class Soak:
             purchase(one, cents),
             [*purchase(one, cents), transfer(one, other, cents)],
             doomed(one, cents),
-            [transfer(one, other, cents), freeze(other, cents), debit(cents), debit(cents, "again")],
+            [transfer(one, other, cents), freeze(other, cents), debit(cents), reverse(cents)],
             purchase(one, LARGE_CENTS),
             [transfer(one, other, cents), freeze(other, cents), debit(max(1, cents // 2))],
         ][kind]

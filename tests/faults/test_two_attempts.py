@@ -152,16 +152,21 @@ async def one_key_with_other_arguments(world: World) -> None:
 async def compensation_before_its_step(world: World) -> None:
     """A compensation of what never ran touches nothing, and the step that comes after it never lands."""
     account = world.account()
-    steps = [*doomed(account), debit(AMOUNT_CENTS, "never")]
+    into_itself = debit(step_id="refused", hold="one")
+    into_itself["arguments"]["credit_account_id"] = account
+    never = debit(step_id="never", hold="two")
+    steps = [*purchase(account), freeze(account, step_id="one"), freeze(account, step_id="two"), into_itself, never]
     posting = world.posting(steps)
     rule = world.arm(FREEZE_UNDONE, "begin", "pause", posting)
     await world.start_worker()
     posted = await world.post(posting)
     await posted.until_fired(rule)
     standing = world.standing(account), posted.movements()
-    hold = world.one("select hold_id from ledger.holds where account_id = %s", account)
+    hold = world.one(
+        "select hold_id from ledger.holds where account_id = %s and step_key like '%%/two/execute'", account
+    )
     assert hold is not None
-    arguments = steps[3]["arguments"] | {"hold_id": hold["hold_id"]}
+    arguments = never["arguments"] | {"hold_id": hold["hold_id"]}
 
     async with world.database() as database:
         undone = [await compensate_step(database, tool(DEBIT), posted.compensate_call("never")) for _ in range(2)]

@@ -5,6 +5,7 @@ Adoption, windows, occurrences and attempts are in test_admission.py.
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterator
+from hashlib import sha256
 from typing import Any
 
 import pytest
@@ -77,6 +78,16 @@ async def test_the_plan_that_is_stored_is_the_plan_that_is_answered(desk: Desk) 
     row = desk.one("select plan, plan_digest from backstay.intents")
     assert standing.plan is not None
     assert row == {"plan": standing.plan.model_dump_json(), "plan_digest": standing.plan.digest}
+
+
+async def test_the_proof_is_stored_with_the_plan_that_names_it_and_is_in_no_answer(desk: Desk) -> None:
+    standing = await desk.admit(request(*freeze_and_debit()))
+
+    row = desk.one("select proof, proof_digest from backstay.intents")
+    assert standing.plan is not None
+    assert (row["proof_digest"], sha256(row["proof"].encode()).hexdigest()) == (standing.plan.proof_digest,) * 2
+    assert "prefixes" in row["proof"]
+    assert "prefixes" not in standing.model_dump_json()
 
 
 async def test_of_many_starts_at_once_one_claims_and_the_others_are_duplicates(desk: Desk) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -242,6 +243,30 @@ def test_a_dry_run_writes_nothing_and_tells_what_admission_would_say(shell: Shel
 
     assert (plan.exit_code, plan.data["asks"]) == (0, ["freeze", "debit"])
     assert (refused.exit_code, "OBJECT_NOT_FOUND" in refused.errors) == (1, True)
+
+
+def test_a_dry_run_shows_its_proof_as_text_table_and_pictures(shell: Shell, tmp_path: Path) -> None:
+    body, drawn = freeze_and_debit(session()), tmp_path / "plan.svg"
+
+    text = shell.run("plan", "-", "--svg", str(drawn), body=body)
+    told = shell.run("plan", "-", "--mermaid", body=body)
+    data = shell.run("plan", "-", "--json", body=body).data
+    nowhere = shell.run("plan", "-", "--svg", str(tmp_path / "no" / "plan.svg"), body=body)
+
+    rows = [re.split(" {2,}", line) for line in text.output.splitlines()]
+    assert ["landed", "running", "refused", "crash", "cancel"] in rows
+    assert [
+        "freeze",
+        "debit",
+        "COMPENSATED (freeze)",
+        "COMMITTED",
+        "COMPENSATED (freeze) or COMPENSATED (debit, then freeze)",
+    ] in rows
+    assert "holds: AMOUNTS (freeze, debit): freeze.hold_id: " in text.output
+    assert told.output.startswith("flowchart TB\n")
+    assert drawn.read_text(encoding="utf-8").startswith("<svg ")
+    assert (data["proof"]["sound"], len(data["proof_digest"])) == (True, 64)
+    assert nowhere.exit_code == 2
 
 
 def test_a_refused_compensation_parks_and_is_resolved_step_by_step(shell: Shell) -> None:

@@ -11,6 +11,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from activities.database import Database
 from contracts.envelope import Envelope, Status
+from contracts.proof import Proof
 from contracts.reasons import Reason, Retryable
 from tests.support.house import (
     ANNA,
@@ -258,14 +259,19 @@ async def test_a_dry_run_shows_the_plan_and_writes_nothing(home: House) -> None:
     assert answer.status is Status.SUCCESS
     shown = answer.data or {}
     assert shown["asks"] == ["freeze", "debit"]
-    assert shown["failures"] == [
-        {"failed_step": "freeze", "compensates": [], "outcome": "NOT_APPLIED"},
-        {"failed_step": "debit", "compensates": ["freeze"], "outcome": "COMPENSATED"},
+    refused = [row for row in shown["ends"] if row["fault"] == "REFUSED"]
+    assert [(row["landed"], row["step_id"], row["ends"][0]["outcome"]) for row in refused] == [
+        ([], "freeze", "NOT_APPLIED"),
+        (["freeze"], "debit", "COMPENSATED"),
     ]
     assert shown["posted_before"] is None
     assert home.rows("select count(*) as n from backstay.audit_log") == before
     posted = await home.door.post(freeze_and_debit(theirs, amount_cents=GATED_CENTS), ANNA)
     assert home.intent(posted)["plan_digest"] == shown["plan_digest"]
+    assert (home.intent(posted)["proof_digest"], home.intent(posted)["proof"]) == (
+        shown["proof_digest"],
+        Proof.model_validate(shown["proof"]).text,
+    )
 
 
 async def test_a_dry_run_is_refused_for_the_reason_of_admission(home: House) -> None:

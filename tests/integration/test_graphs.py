@@ -3,7 +3,8 @@
 from collections.abc import AsyncGenerator
 
 import pytest
-from temporalio.client import Client
+from temporalio.client import Client, WorkflowFailureError
+from temporalio.exceptions import ApplicationError
 
 from contracts.base import JsonObject
 from contracts.reasons import Reason
@@ -149,10 +150,10 @@ async def test_a_plan_whose_order_is_left_open_on_one_object_is_refused(sagas: S
         "arguments": {"account_id": "A00000001", "reason_code": "SUSPECTED_FRAUD"},
     }
 
-    envelope = await sagas.run(after(freeze), after(lock))
+    with pytest.raises(WorkflowFailureError) as failed:
+        await sagas.run(after(freeze), after(lock))
 
-    error = envelope.error
-    assert outcome(envelope) == ("NOT_APPLIED", "rejected")
-    assert error is not None
-    assert (error.code, error.details["needs"]) == (Reason.PLAN_UNSOUND, {"lock": ["freeze"]})
-    assert sagas.effects(envelope) == {}
+    cause = failed.value.cause
+    assert isinstance(cause, ApplicationError)
+    assert (cause.type, "Let step lock need step freeze." in cause.message) == (Reason.PLAN_UNSOUND, True)
+    assert sagas.one("select count(*) as n from backstay.intents")["n"] == 0

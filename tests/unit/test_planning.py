@@ -164,10 +164,19 @@ def test_a_hold_and_its_capture_count_once() -> None:
     assert duties(plan) == [Duty.NONE, Duty.NONE]
 
 
-def test_only_what_was_held_counts_with_its_hold() -> None:
-    plan = planned(freeze("f", 1), debit("d", LARGE, {"$from": "f.hold_id"}), freeze("g", 1))
+def test_what_is_captured_counts_with_its_hold_and_with_no_other() -> None:
+    bound: JsonValue = {"$from": "f.hold_id"}
+
+    plan = planned(freeze("f", LARGE), debit("d", LARGE, bound), freeze("g", 1))
 
     assert duties(plan) == [Duty.NONE, Duty.NONE, Duty.ONE]
+
+
+def test_no_more_is_captured_than_the_plan_itself_holds() -> None:
+    error = refused(freeze("f", 1), debit("d", LARGE, {"$from": "f.hold_id"}))
+
+    assert error.reason is Reason.PLAN_UNSOUND
+    assert [(problem.path, problem.code) for problem in error.info.fields] == [("steps[1]", "amount_unsound")]
 
 
 def test_a_transfer_from_an_account_that_a_step_read_is_said_outright() -> None:
@@ -205,7 +214,9 @@ def test_two_steps_on_one_object_are_put_into_an_order_when_one_changes_its_stat
         planned(beside(freeze("hold", 500)), beside(lock("shut")))
 
     assert caught.value.reason is Reason.PLAN_UNSOUND
-    assert caught.value.info.details == {"steps": ["hold", "shut"], "needs": {"shut": ["hold"]}}
+    (check,) = caught.value.info.details["broken"]
+    assert (check["rule"], check["path"]) == ("STATES", ["hold", "shut"])
+    assert check["legal_needs"] == {"shut": ["hold"]}
     assert planned(beside(freeze("hold", 500)), beside(lock("shut"), "hold")).by_id["shut"].needs == ("hold",)
 
 
@@ -216,7 +227,8 @@ def test_a_hold_that_the_plan_makes_is_not_captured_by_two_steps_side_by_side() 
         planned(freeze("hold", 500), beside(debit("one", 250, bound)), beside(debit("two", 250, bound)))
 
     assert caught.value.reason is Reason.PLAN_UNSOUND
-    assert caught.value.info.details["needs"] == {"two": ["hold", "one"]}
+    (check,) = caught.value.info.details["broken"]
+    assert (check["path"], check["legal_needs"], check["legal_order"]) == (["one", "two"], {}, [])
 
 
 def test_steps_that_only_take_may_stand_side_by_side_and_their_sum_has_to_be_there() -> None:

@@ -31,11 +31,14 @@ from contracts.tool import (
     Duty,
     Example,
     Idempotency,
+    ObjectMade,
     ResourceUse,
     SideEffect,
     ToolContract,
 )
 from tests.unit.sample_contracts import BALANCE, CONTRACTS, DEBIT, FREEZE, NOTE, REFUND, describe, sample_registry
+
+HOLD = ObjectMade(output="hold_id", kind="hold", state="OPEN", amount="amount_cents")
 
 
 def told(description: str = "A field.", **options: JsonValue) -> JsonValue:
@@ -185,6 +188,18 @@ def test_registration_lists_everything_that_is_wrong_in_all_contracts_at_once() 
         (
             replace(FREEZE, amount=AmountUse(argument="amount_cents", currency="currency", taken_from="memo")),
             "list it there",
+        ),
+        (
+            replace(FREEZE, amount=AmountUse(argument="amount_cents", currency="currency", exactly_of="memo")),
+            "amount.exactly_of: 'memo' is not among the resources",
+        ),
+        (replace(FREEZE, makes=(HOLD, HOLD)), "makes.hold_id: listed twice"),
+        (replace(FREEZE, makes=(replace(HOLD, output="held_cents"),)), "there is no such output that is a string"),
+        (replace(FREEZE, makes=(replace(HOLD, state=""),)), "say of which kind the object is, and in which state"),
+        (replace(FREEZE, makes=(replace(HOLD, amount="memo"),)), "makes.hold_id.amount: argument 'memo' has to be"),
+        (
+            replace(BALANCE, makes=(ObjectMade(output="account_id", kind="account", state="ACTIVE"),)),
+            "it makes nothing, take makes away",
         ),
         (
             replace(FREEZE, examples=(Example(utterance="x", arguments={}),)),

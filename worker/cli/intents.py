@@ -1,5 +1,6 @@
 """Commands about intents: post, show, list, cancel; why, key, plan."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -168,12 +169,14 @@ def plan(
     *,
     session: SessionId = None,
     business_reference: Reference = None,
+    as_mermaid: Annotated[bool, typer.Option("--mermaid", help="Print the picture as Mermaid, nothing else.")] = False,
+    svg: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the picture there as SVG.")] = None,
     tenant: Tenant = None,
     principal: Principal = None,
     agent: Agent = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what an intent would do, who would be asked and where each failure would end; nothing is written.
+    """Prove an intent and show what it would do, who would be asked and where each failure ends; nothing is written.
 
     Exit code 1: admission would refuse it, for the reason that is printed.
     """
@@ -183,6 +186,10 @@ def plan(
 
     async def work(opened: "Session") -> "Envelope":
         door = await opened.door()
-        return await door.plan(body, opened.caller, session_id=session, business_reference=business_reference)
+        envelope = await door.plan(body, opened.caller, session_id=session, business_reference=business_reference)
+        if svg is not None and envelope.data is not None:
+            running.write_text(svg, views.plan_svg(envelope))
+        return envelope
 
-    running.answer(work, views.preview, as_json=as_json, tenant=tenant, principal=principal, agent=agent)
+    view = views.plan_mermaid if as_mermaid else views.preview
+    running.answer(work, view, as_json=as_json, tenant=tenant, principal=principal, agent=agent)

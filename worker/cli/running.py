@@ -226,6 +226,14 @@ def read_body(file: str) -> bytes:
         raise typer.BadParameter(f"{file}: {error.strerror}.") from error
 
 
+def write_text(file: Path, text: str) -> None:
+    """Write a file. Raises BadParameter, a usage error, where that cannot be."""
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise typer.BadParameter(f"{file}: {error.strerror}.") from error
+
+
 def fail(text: str, code: int) -> NoReturn:
     """End with a sentence on standard error."""
     sys.stderr.write(f"{text}\n")

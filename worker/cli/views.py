@@ -4,8 +4,12 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
+from contracts import table
 from contracts.base import JsonObject
+from contracts.checks import Check, Verdict
+from contracts.drawing import mermaid, svg
 from contracts.envelope import Envelope
+from contracts.proof import Proof
 from worker.cli.render import Node, Table, View, clean, exactly, facts, money, pairs, saga
 
 
@@ -151,26 +155,41 @@ def preview(envelope: Envelope) -> Iterable[View]:
         )
         for step in found["steps"]
     )
-    failures = tuple(
-        Node(
-            f"if {path['failed_step']} is refused: "
-            + (f"compensates {', '.join(path['compensates'])}, " if path["compensates"] else "")
-            + f"ends {path['outcome']}"
-        )
-        for path in found["failures"]
-    )
+    proof = Proof.model_validate(found["proof"])
     before = found["posted_before"]
     yield Node(
         f"{found['intent_id']}  {found['risk_level']}  nothing was written",
         (
             *steps,
             Node(f"asks people about: {', '.join(found['asks']) or 'nothing'}", style="bold"),
-            Node("ways back", failures),
+            Node("proved", tuple(_check(check) for check in proof.checks), style="bold"),
             *((Node(f"the same was posted before and stands at {before}", style="yellow"),) if before else ()),
             Node(f"plan digest {found['plan_digest']}", style="dim"),
+            Node(f"proof digest {found['proof_digest']}", style="dim"),
         ),
         style="bold",
     )
+    rows, left_out = table.lines(proof)
+    yield "\nwhere each failure ends"
+    yield Table(table.headings(proof), rows)
+    yield from table.notes(proof)
+    if left_out:
+        yield f"{left_out} more lines are not shown; --json has the proof."
+
+
+def plan_mermaid(envelope: Envelope) -> Iterable[View]:
+    """Show a dry run as a Mermaid picture."""
+    yield mermaid(Proof.model_validate(data(envelope)["proof"])).rstrip()
+
+
+def plan_svg(envelope: Envelope) -> str:
+    """Draw a dry run as an SVG document."""
+    return svg(Proof.model_validate(data(envelope)["proof"]))
+
+
+def _check(check: Check) -> Node:
+    style = {Verdict.HOLDS: "green", Verdict.BROKEN: "red", Verdict.AT_RUN_TIME: "yellow"}[check.verdict]
+    return Node(f"{table.VERDICTS[check.verdict]}: {clean(table.check_text(check))}", style=style)
 
 
 def account(envelope: Envelope) -> Iterable[View]:

@@ -38,7 +38,7 @@ from activities.tool import Compensated, StepContext, Tool
 from contracts.base import Contract
 from contracts.errors import SagaError
 from contracts.reasons import Reason
-from contracts.tool import Access, AmountUse, Description, Example, ResourceUse, SideEffect, ToolContract
+from contracts.tool import Access, AmountUse, Description, Example, ObjectMade, ResourceUse, SideEffect, ToolContract
 
 _DEBIT_INTO_SYSTEM: Final[LiteralString] = """
 with resolved as (
@@ -260,6 +260,7 @@ DEBIT_FROZEN_FUNDS: Final = Tool(
             ),
             ResourceUse(argument="credit_account_id", kind="account", access=Access.PAY_INTO, states=OPEN_TO_CREDITS),
         ),
+        makes=(ObjectMade(output="capture_id", kind="capture", state="CAPTURED", amount="amount_cents"),),
         amount=AmountUse(
             argument="amount_cents", currency="currency", taken_from="hold_id", paid_into="credit_account_id"
         ),

@@ -31,7 +31,7 @@ from activities.tool import Compensated, StepContext, Tool
 from contracts.base import Contract
 from contracts.errors import SagaError
 from contracts.reasons import Reason
-from contracts.tool import Access, AmountUse, Description, Example, ResourceUse, SideEffect, ToolContract
+from contracts.tool import Access, AmountUse, Description, Example, ObjectMade, ResourceUse, SideEffect, ToolContract
 
 HOLD_RESOURCE: Final[LiteralString] = """
 select h.hold_id as object_id, h.tenant, a.principal, h.currency, null::bigint as limit_cents,
@@ -224,6 +224,7 @@ FREEZE_ACCOUNT_FUNDS: Final = Tool(
         resources=(
             ResourceUse(argument="account_id", kind="account", access=Access.HOLD, states=frozenset({"ACTIVE"})),
         ),
+        makes=(ObjectMade(output="hold_id", kind="hold", state="OPEN", amount="amount_cents"),),
         amount=AmountUse(argument="amount_cents", currency="currency", taken_from="account_id"),
         compensates_by="Releases the hold; one that is captured, released or expired has nothing left to release.",
         preconditions=(

@@ -41,7 +41,7 @@ from activities.tool import Compensated, StepContext, Tool
 from contracts.base import Contract
 from contracts.errors import SagaError
 from contracts.reasons import Reason
-from contracts.tool import Access, AmountUse, Description, Example, ResourceUse, SideEffect, ToolContract
+from contracts.tool import Access, AmountUse, Description, Example, ObjectMade, ResourceUse, SideEffect, ToolContract
 
 MOVE_BETWEEN: Final[LiteralString] = (
     """
@@ -263,6 +263,7 @@ CREDIT_CUSTOMER_ACCOUNT: Final = Tool(
             ResourceUse(argument="account_id", kind="account", access=Access.PAY_INTO, states=OPEN_TO_CREDITS),
             ResourceUse(argument="funding_account_id", kind="account", access=Access.TAKE, states=OPEN_TO_DEBITS),
         ),
+        makes=(ObjectMade(output="movement_id", kind="movement", state="POSTED", amount="amount_cents"),),
         amount=AmountUse(
             argument="amount_cents", currency="currency", taken_from="funding_account_id", paid_into="account_id"
         ),
@@ -328,6 +329,7 @@ TRANSFER_CUSTOMER_FUNDS: Final = Tool(
             ResourceUse(argument="from_account_id", kind="account", access=Access.TAKE, states=OPEN_TO_DEBITS),
             ResourceUse(argument="to_account_id", kind="account", access=Access.PAY_INTO, states=OPEN_TO_CREDITS),
         ),
+        makes=(ObjectMade(output="movement_id", kind="movement", state="POSTED", amount="amount_cents"),),
         amount=AmountUse(
             argument="amount_cents", currency="currency", taken_from="from_account_id", paid_into="to_account_id"
         ),

@@ -235,7 +235,7 @@ REVERSE_LEDGER_MOVEMENT: Final = Tool(
                 state_after="REVERSED",
             ),
         ),
-        amount=AmountUse(argument="amount_cents", currency="currency"),
+        amount=AmountUse(argument="amount_cents", currency="currency", exactly_of="movement_id"),
         preconditions=(
             "The movement is a credit or transfer, of exactly this amount, and not reversed.",
             "The account that got the money is ACTIVE, belongs to the principal, and has it still.",

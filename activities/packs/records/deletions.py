@@ -24,7 +24,7 @@ from activities.tool import Compensated, StepContext, Tool
 from contracts.base import Contract
 from contracts.errors import SagaError
 from contracts.reasons import Reason
-from contracts.tool import Access, Description, Example, ResourceUse, SideEffect, ToolContract
+from contracts.tool import Access, Description, Example, ObjectMade, ResourceUse, SideEffect, ToolContract
 
 FILE_RESOURCE: Final[LiteralString] = """
 select file_id as object_id, tenant, principal, state, null::text as currency, null::bigint as available_cents,
@@ -252,6 +252,7 @@ DELETE_CUSTOMER_RECORDS: Final = Tool(
         output=DeletedCustomerRecords,
         reasons=(Reason.OBJECT_NOT_FOUND, Reason.NOT_OWNER, Reason.WRONG_STATE, Reason.LIMIT_EXCEEDED),
         resources=(ResourceUse(argument="file_id", kind="file", access=Access.TAKE, states=DELETABLE),),
+        makes=(ObjectMade(output="deletion_id", kind="deletion", state="DELETED"),),
         rows_argument="records_max",
         compensates_by="Restores exactly the records that it marked.",
         preconditions=("The file is OPEN and the principal's, with at most records_max records that match.",),

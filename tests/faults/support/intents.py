@@ -87,11 +87,25 @@ def transfer(source: str, target: str, amount_cents: int = AMOUNT_CENTS, step_id
     }
 
 
+def reverse(amount_cents: int = AMOUNT_CENTS, step_id: str = "again", movement: str = "debit") -> dict[str, Any]:
+    """Reverse the movement that an earlier step booked."""
+    return {
+        "step_id": step_id,
+        "tool": "reverse_ledger_movement",
+        "arguments": {
+            "movement_id": {"$from": f"{movement}.movement_id"},
+            "amount_cents": amount_cents,
+            "currency": "EUR",
+            "reason_code": "WRONG_AMOUNT",
+        },
+    }
+
+
 def purchase(account: str, amount_cents: int = AMOUNT_CENTS) -> Steps:
     """The reference chain: hold, then capture."""
     return [freeze(account, amount_cents), debit(amount_cents)]
 
 
 def doomed(account: str, amount_cents: int = AMOUNT_CENTS) -> Steps:
-    """The reference chain, then a step that the ledger refuses: the hold is captured already."""
-    return [freeze(account, amount_cents), debit(amount_cents), debit(amount_cents, "again")]
+    """The reference chain, then a step that the ledger refuses: a capture is refunded, never reversed."""
+    return [freeze(account, amount_cents), debit(amount_cents), reverse(amount_cents)]

@@ -1,11 +1,11 @@
-"""near-duplicates"""  # noqa: D415 - a name, shown by `pending`
+"""proof"""  # noqa: D415 - a name, shown by `pending`
 
 from activities.migrate import run_sql_file
 
-revision = "0006"
+revision = "0004"
 down_revision = "0003"
 
 
 def upgrade() -> None:
     """Run the SQL file of this number. There is no way back: data is never dropped by a tool."""
-    run_sql_file("0006_near_duplicates.sql")
+    run_sql_file("0004_proof.sql")
