@@ -8,14 +8,14 @@ the intent's row and lands only while the phase is ADMITTED and the run that ask
 
 import json
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Final, LiteralString, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from activities import audit
 from activities.database import Database, Row, Transaction
 from activities.standing import caller_of, check_owner, plan_of
-from activities.tool import AnyTool, StepContext
+from activities.tool import AnyRemoteTool, AnyTool, StepContext
 from contracts.base import JsonObject
 from contracts.binding import fills
 from contracts.errors import Phase, SagaError
@@ -23,13 +23,13 @@ from contracts.keys import canonical_json, digest, digest_of
 from contracts.plan import Plan, PlannedStep
 from contracts.problems import field_problems
 from contracts.reasons import Reason
-from contracts.saga import Claim, CompensateCall, StepCall, StepResult
+from contracts.saga import Claim, CompensateCall, LookupCall, StepCall, StepResult
 from contracts.shape import shape_of
 from contracts.tool import AnyContract, Duty, SideEffect
 
 T = TypeVar("T")
 
-_LAND = """
+STANDING: Final[LiteralString] = """
 with standing as (
     select i.intent_key, i.intent_id, i.tenant, i.principal, i.agent, i.plan, i.plan_digest, i.phase, i.run_id, i.epoch,
         i.parked_reason, i.deadline_at < now() as overdue,
@@ -37,7 +37,11 @@ with standing as (
             where k.scope = 'all' or (k.scope = 'tenant' and k.subject = i.tenant)
             or (k.scope = 'agent' and k.subject = i.agent) or (k.scope = 'tool' and k.subject = %(tool)s)) as killed
     from backstay.intents i where i.intent_key = %(intent_key)s for share of i
-), landed as (
+)"""
+"""How an intent stands, under the lock that every execute shares and a close excludes."""
+_LAND: Final[LiteralString] = (
+    STANDING  # noqa: S608 - constants
+    + """, landed as (
     insert into backstay.effects (step_key, intent_key, step_id, tool, direction, state, is_pivot,
         argument_digest, arguments, epoch)
     select %(step_key)s, intent_key, %(step_id)s, %(tool)s, 'execute', 'LANDED', %(is_pivot)s,
@@ -50,7 +54,8 @@ with standing as (
 )
 select standing.*, (select transaction_id from landed) as transaction_id from standing
 """
-_SPEND = """
+)
+_SPEND: Final[LiteralString] = """
 insert into backstay.approval_consumptions (step_key, intent_key, step_id, decision_id)
 select %(step_key)s, d.intent_key, d.step_id, d.decision_id from backstay.decisions d
 where d.intent_key = %(intent_key)s and d.step_id = %(step_id)s and d.verdict = 'approve'
@@ -62,7 +67,8 @@ where d.intent_key = %(intent_key)s and d.step_id = %(step_id)s and d.verdict = 
         where n.intent_key = d.intent_key and n.step_id = d.step_id and n.verdict = 'deny')
 returning decision_id
 """
-_STANDING = """
+_KINDS: Final = {Reason.OUTCOME_UNKNOWN: "outcome_unknown"}
+_STANDING: Final[LiteralString] = """
 select intent_key, intent_id, tenant, principal, agent, plan, plan_digest, phase, run_id, epoch, parked_reason
 from backstay.intents where intent_key = %(intent_key)s
 """
@@ -85,7 +91,9 @@ def validated(contract: AnyContract, arguments: JsonObject) -> BaseModel:
         ) from None
 
 
-def planned_step(standing: Row, tool: AnyTool, call: StepCall | CompensateCall) -> PlannedStep:
+def planned_step(
+    standing: Row, tool: AnyTool | AnyRemoteTool, call: StepCall | CompensateCall | LookupCall
+) -> PlannedStep:
     """Find the step in the plan that was admitted; a message is never believed about what was planned.
 
     Raises SagaError(MISMATCH) when step, tool or a literal argument is not what the plan says.
@@ -160,7 +168,7 @@ async def audited(
         executing = isinstance(call, StepCall)
         await audit.append(
             transaction,
-            "refusal" if executing else "compensation_refused",
+            _KINDS.get(refused.reason, "refusal") if executing else "compensation_refused",
             caller=caller_of(standing),
             intent_key=call.claim.intent_key,
             step_id=call.step_id,
@@ -194,11 +202,12 @@ async def _read(database: Database, tool: AnyTool, call: StepCall) -> StepResult
     if "stored" in seen:
         response: JsonObject = seen["stored"]
     else:
-        response = json.loads(await database.run(lambda transaction: _remember(transaction, call, seen["fresh"])))
+        response = json.loads(await database.run(lambda transaction: remember(transaction, call, seen["fresh"])))
     return StepResult(step_id=call.step_id, step_key=call.step_key, applied_args=call.arguments, output=response)
 
 
-async def _remember(transaction: Transaction, call: StepCall, response: str) -> str:
+async def remember(transaction: Transaction, call: StepCall, response: str) -> str:
+    """Store what a step read, unless an earlier answer is stored; return what is."""
     await transaction.later(
         "insert into backstay.readings (step_key, intent_key, response) values (%s, %s, %s) on conflict do nothing",
         (call.step_key, call.claim.intent_key, response),
@@ -228,9 +237,9 @@ async def _land(transaction: Transaction, tool: AnyTool, call: StepCall) -> Step
     standing = check_claim(standing, call.claim)
     planned = planned_step(standing, tool, call)
     if standing["transaction_id"] is None:
-        return await _stored(transaction, call, standing)
+        return await stored(transaction, call, standing)
     plan = plan_of(standing["plan"])
-    decision_id = await _spend_approval(transaction, call, standing, plan) if planned.duty is not Duty.NONE else None
+    decision_id = await spend_approval(transaction, call, standing, plan) if planned.duty is not Duty.NONE else None
     context = context_of(standing, call, call.step_key, standing["transaction_id"])
     output: BaseModel = await tool.execute(transaction, arguments, context)
     if tool.verify is not None:
@@ -263,7 +272,7 @@ async def _land(transaction: Transaction, tool: AnyTool, call: StepCall) -> Step
     )
 
 
-async def _stored(transaction: Transaction, call: StepCall, standing: Row) -> StepResult:
+async def stored(transaction: Transaction, call: StepCall, standing: Row) -> StepResult:
     """Say why nothing new may land: the stored answer of a repeat, or the reason."""
     if standing["phase"] != "ADMITTED":
         raise SagaError(Reason.SUPERSEDED, f"Intent {standing['intent_id']} is {standing['phase']}; no step may land.")
@@ -292,7 +301,7 @@ async def _stored(transaction: Transaction, call: StepCall, standing: Row) -> St
     )
 
 
-async def _spend_approval(transaction: Transaction, call: StepCall, standing: Row, plan: Plan) -> str:
+async def spend_approval(transaction: Transaction, call: StepCall, standing: Row, plan: Plan) -> str:
     """Spend the one decision that covers this step, or refuse."""
     spent = await transaction.one(
         _SPEND,

@@ -15,15 +15,16 @@ from psycopg import DatabaseError
 
 from activities import packs as own_packs
 from activities.database import Database
-from activities.tool import AnyTool, Compensated, Pack, Tool
+from activities.tool import AnyRemoteTool, AnyTool, Compensated, Pack, RemoteTool, Tool
 from contracts.planning import ObjectState
 from contracts.registry import Registry
-from contracts.tool import Dispatch, SideEffect
+from contracts.tool import Dispatch, Idempotency, SideEffect
 
 ENTRY_POINT_GROUP: Final = "backstay.packs"
 _COLUMNS: Final = frozenset(field.name for field in fields(ObjectState))
 _OPTIONAL_COLUMNS: Final = frozenset(field.name for field in fields(ObjectState) if field.default is not MISSING)
 _PARAMETERS: Final = {"execute": 3, "compensate": 4, "verify": 4}
+_REMOTE_PARAMETERS: Final = {"execute": 2, "lookup": 2, "compensate": 3, "cancel_by_key": 2}
 
 
 class PackError(ValueError):
@@ -52,7 +53,7 @@ def check_packs(packs: Iterable[Pack]) -> None:
             kinds[kind] = pack.name
     for pack in packs:
         given = cast("tuple[object, ...]", pack.tools)  # authors without a type checker put anything there
-        if strange := [type(tool).__name__ for tool in given if not isinstance(tool, Tool)]:
+        if strange := [type(tool).__name__ for tool in given if not isinstance(tool, Tool | RemoteTool)]:
             raise PackError(f"{pack.name}: tools holds {', '.join(strange)}; wrap each contract in Tool(contract=...).")
         for tool in pack.tools:
             problems += [f"{pack.name}: {tool.contract.name}: {problem}" for problem in _tool_problems(tool, kinds)]
@@ -85,8 +86,9 @@ async def check_resources(database: Database, packs: Iterable[Pack]) -> None:
         raise PackError("\n".join(problems))
 
 
-def _tool_problems(tool: AnyTool, kinds: dict[str, str]) -> list[str]:
+def _tool_problems(tool: AnyTool | AnyRemoteTool, kinds: dict[str, str]) -> list[str]:
     contract = tool.contract
+    is_remote = isinstance(tool, RemoteTool)
     problems = [
         f"resource kind {use.kind!r} has no query; add it to Pack(resources=...)."
         for use in contract.resources
@@ -98,20 +100,35 @@ def _tool_problems(tool: AnyTool, kinds: dict[str, str]) -> list[str]:
         problems.append(
             f"is {contract.side_effect} and yet has a compensate handler; declare it REVERSIBLE or drop it."
         )
-    if contract.dispatch is not Dispatch.DATABASE:
-        problems.append("is dispatched REMOTE, which this version does not run; write to the database.")
-    for name in _PARAMETERS:
+    if is_remote != (contract.dispatch is Dispatch.REMOTE):
+        problems.append(f"is a {type(tool).__name__} and yet dispatched {contract.dispatch}; change one of the two.")
+    if isinstance(tool, RemoteTool):
+        problems += _remote_problems(tool)
+    parameters = _REMOTE_PARAMETERS if is_remote else _PARAMETERS
+    for name, wanted in parameters.items():
         handler = getattr(tool, name)
         if handler is not None:
-            problems += _handler_problems(name, handler, tool)
+            problems += _handler_problems(name, handler, tool, wanted)
+    return problems
+
+
+def _remote_problems(tool: AnyRemoteTool) -> list[str]:
+    """Check that what the contract promises of unknown outcomes has its handler."""
+    contract = tool.contract
+    problems: list[str] = []
+    if contract.idempotency is Idempotency.LOOKUP and tool.lookup is None:
+        problems.append("has idempotency lookup but no lookup handler; write one.")
+    if contract.cancel_by_key != (tool.cancel_by_key is not None):
+        problems.append("cancel_by_key of the contract and the handler of that name go together; add or drop one.")
+    if not contract.writes and tool.lookup is not None:
+        problems.append("writes nothing, so there is nothing to look up; drop the lookup handler.")
     return problems
 
 
 def _handler_problems(  # noqa: PLR0911 - one line per fault
-    name: str, handler: Callable[..., Any], tool: AnyTool
+    name: str, handler: Callable[..., Any], tool: AnyTool | AnyRemoteTool, wanted: int
 ) -> list[str]:
     """Check what a type checker would, for authors who have none."""
-    wanted = _PARAMETERS[name]
     if not inspect.iscoroutinefunction(handler):
         return [f"{name} must be `async def`."]
     parameters = list(inspect.signature(handler).parameters.values())

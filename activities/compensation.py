@@ -74,7 +74,7 @@ async def _undo(transaction: Transaction, tool: AnyTool, call: CompensateCall) -
     standing, effect = check_claim(await asked_standing.one(), call.claim), await asked_effect.one()
     planned_step(standing, tool, call)
     if written is None:
-        return await _done_before(transaction, call, standing, effect)
+        return await done_before(transaction, call, standing, effect)
     if effect is None:
         raise AssertionError("the fence has just put an execute row there")
     undone = effect["state"] == "LANDED"
@@ -126,7 +126,7 @@ async def _run(  # noqa: PLR0917 - what is undone, by whom, and where it is writ
     return done.residue
 
 
-async def _done_before(
+async def done_before(
     transaction: Transaction, call: CompensateCall, standing: Row, effect: Row | None
 ) -> CompensateResult:
     """Answer a repeat with what is stored; an operator may have said `done` or `skip` for the step meanwhile."""

@@ -1,29 +1,15 @@
-"""Decisions of approvers and operators, judged in one transaction by the database's clock.
+"""Decisions of approvers, judged in one transaction by the database's clock.
 
 A decision that arrives early, twice, late, for another plan or from an agent gets a definite typed answer and
 changes nothing. A denial wins until the approval is spent, never after.
 """
 
-import json
-
 from activities import audit
 from activities.database import Database, Row, Transaction
-from activities.phase import UNPARK, pivot_landed
-from activities.standing import ASK, ask_of, caller_of, locked, standing_of, without_plan
-from contracts.envelope import Cause
+from activities.standing import ASK, ask_of, caller_of, locked, standing_of
 from contracts.errors import Phase, SagaError
-from contracts.keys import execute_key
 from contracts.reasons import Reason
-from contracts.saga import (
-    Decision,
-    DecisionAnswer,
-    DecisionRequest,
-    IntentPhase,
-    ParkReason,
-    ResolutionAnswer,
-    ResolutionRequest,
-    Standing,
-)
+from contracts.saga import Decision, DecisionAnswer, DecisionRequest, IntentPhase, Standing
 
 _DECIDE = """
 select step_id from backstay.record_decision(%(decision_id)s, %(intent_key)s, %(step_ids)s, %(verdict)s,
@@ -156,169 +142,5 @@ async def _note(
             "reason": decision.reason,
             "door": request.door,
             "refused": refusal.reason.value if refusal else None,
-        },
-    )
-
-
-# --- operators -------------------------------------------------------------------------------------------------
-
-WHOLE_VERBS = {
-    ParkReason.INTERRUPTED: {"close", "forward"},
-    ParkReason.MISMATCH: {"close", "forward"},
-    ParkReason.STUCK_AFTER_PIVOT: {"forward"},
-    ParkReason.COMPENSATION_REFUSED: set[str](),
-}
-
-
-def verbs_for(standing: Standing, *, pivot_landed: bool = False) -> dict[str, list[str]]:
-    """What an operator may say: by step id, and for the whole intent under an empty id."""
-    if standing.parked is None:
-        return {}
-    whole = set(WHOLE_VERBS[standing.parked])
-    if standing.phase is IntentPhase.CLOSING:
-        whole -= {"forward"}
-    if pivot_landed:
-        whole -= {"close"}
-    stuck = [step["step_id"] for step in (standing.parked_detail or {}).get("steps", [])]
-    verbs = {"": sorted(whole)} if whole else {}
-    if standing.parked is ParkReason.COMPENSATION_REFUSED:
-        verbs |= {step_id: ["done", "retry", "skip"] for step_id in stuck}
-    if standing.parked is ParkReason.STUCK_AFTER_PIVOT:
-        verbs |= {step_id: ["retry"] for step_id in stuck}
-    return verbs
-
-
-async def admit_resolution(database: Database, request: ResolutionRequest) -> ResolutionAnswer:
-    """Take an operator's verb for a parked intent, and unpark it in the same transaction.
-
-    `close` sets CLOSING at once and `done` and `skip` of a compensation mark the effect COMPENSATED, with what was
-    said as residue for `skip`: should the saga lose the answer, the rows still say how it goes on. Repeating a
-    resolution gives an accepted answer again; its id used for another one is refused.
-    Raises SagaError: INTENT_NOT_FOUND, RUN_STALE; transient ones.
-    """
-
-    async def work(transaction: Transaction) -> ResolutionAnswer:
-        row, asked, effects = await locked(transaction, request.claim)
-        standing = standing_of(row, asked)
-        resolution = request.resolution
-        earlier = await transaction.one(
-            "select intent_key, verb, step_id from backstay.resolutions where resolution_id = %s",
-            (resolution.resolution_id,),
-        )
-        if earlier is not None:
-            same = (earlier["intent_key"], earlier["verb"], earlier["step_id"]) == (
-                row["intent_key"],
-                resolution.verb,
-                resolution.step_id,
-            )
-            if same:
-                return ResolutionAnswer(accepted=True, standing=without_plan(standing))
-            used = SagaError(
-                Reason.RESOLUTION_INVALID,
-                f"Resolution id {resolution.resolution_id} was used for another resolution; choose a new one.",
-            )
-            return ResolutionAnswer(accepted=False, error=used.info, standing=without_plan(standing))
-        offered = verbs_for(standing, pivot_landed=pivot_landed(effects))
-        refusal: SagaError | None = None
-        if resolution.intent_id not in (None, row["intent_id"]):
-            refusal = SagaError(
-                Reason.RESOLUTION_INVALID, f"It is about intent {resolution.intent_id}; this is {row['intent_id']}."
-            )
-        elif resolution.verb not in offered.get(resolution.step_id or "", []):
-            refusal = SagaError(
-                Reason.RESOLUTION_INVALID,
-                f"{resolution.verb!r} is not possible now; possible: {json.dumps(offered)}.",
-                details={"offered": offered},
-            )
-        elif resolution.verb in ("done", "skip") and not resolution.evidence.strip():
-            refusal = SagaError(
-                Reason.RESOLUTION_INVALID, f"{resolution.verb!r} needs --evidence: say what was done, or why not."
-            )
-        if refusal is not None:
-            await _note_resolution(transaction, row, request, refused=refusal.reason.value)
-            return ResolutionAnswer(accepted=False, error=refusal.info, standing=without_plan(standing))
-        residue = await _take(transaction, row, request)
-        await transaction.later(UNPARK, (row["intent_key"],))
-        if resolution.verb in ("forward", "retry") and standing.plan is not None:
-            await transaction.later(_EXTEND, (standing.plan.deadline_seconds, row["intent_key"]))
-        taken = standing.model_copy(update={"parked": None, "parked_detail": None})
-        if resolution.verb == "close" and standing.phase is IntentPhase.ADMITTED:
-            await _begin_closing(transaction, row, resolution.operator)
-            taken = taken.model_copy(update={"phase": IntentPhase.CLOSING, "cause": Cause.INTERRUPTED})
-        return ResolutionAnswer(accepted=True, standing=without_plan(taken), residue=residue)
-
-    return await database.run(work)
-
-
-_EXTEND = """
-update backstay.intents set deadline_at = greatest(deadline_at, now() + make_interval(secs => %s)) where intent_key = %s
-"""
-"""An operator who sends an intent forward gives it the time for it; else it would be refused at once."""
-
-
-async def _begin_closing(transaction: Transaction, row: Row, operator: str) -> None:
-    """Shut the way forward here and now: a `close` that the saga forgets must not become a `forward`."""
-    await transaction.later(
-        "update backstay.intents set phase = 'CLOSING', cause = %s where intent_key = %s",
-        (Cause.INTERRUPTED.value, row["intent_key"]),
-    )
-    await audit.append(
-        transaction,
-        "closed",
-        caller=caller_of(row),
-        intent_key=row["intent_key"],
-        actor=operator,
-        result={"cause": Cause.INTERRUPTED.value},
-    )
-
-
-async def _take(transaction: Transaction, row: Row, request: ResolutionRequest) -> str | None:
-    resolution = request.resolution
-    await transaction.later(
-        "insert into backstay.resolutions (resolution_id, intent_key, step_id, verb, evidence, operator)"
-        " values (%s, %s, %s, %s, %s, %s)",
-        (
-            resolution.resolution_id,
-            row["intent_key"],
-            resolution.step_id,
-            resolution.verb,
-            resolution.evidence,
-            resolution.operator,
-        ),
-    )
-    residue = None
-    if resolution.verb in ("done", "skip") and resolution.step_id is not None:
-        residue = f"not restored: {resolution.evidence}" if resolution.verb == "skip" else None
-        await transaction.later(
-            "update backstay.effects set state = 'COMPENSATED', compensated_at = now(), residue = %s"
-            " where step_key = %s and state = 'LANDED'",
-            (residue, execute_key(row["intent_key"], resolution.step_id)),
-        )
-    await _note_resolution(transaction, row, request, residue=residue)
-    return residue
-
-
-async def _note_resolution(
-    transaction: Transaction,
-    row: Row,
-    request: ResolutionRequest,
-    *,
-    residue: str | None = None,
-    refused: str | None = None,
-) -> None:
-    resolution = request.resolution
-    await audit.append(
-        transaction,
-        "resolution_refused" if refused else "resolution",
-        caller=caller_of(row),
-        intent_key=row["intent_key"],
-        step_id=resolution.step_id,
-        actor=resolution.operator,
-        decisions=resolution.resolution_id,
-        result={
-            "verb": resolution.verb,
-            "evidence": resolution.evidence,
-            "residue": residue,
-            "refused": refused,
         },
     )

@@ -21,9 +21,13 @@ from activities.admission import Admission
 from activities.barrier import execute_step
 from activities.compensation import compensate_step
 from activities.database import Database
-from activities.decisions import admit_decision, admit_resolution
+from activities.decisions import admit_decision
 from activities.phase import close_intent, park_intent, settle_intent
-from activities.tool import AnyTool, Pack
+from activities.remote import execute_remote_step
+from activities.remote_compensation import compensate_remote_step
+from activities.resolutions import admit_resolution
+from activities.sightings import look_up_step
+from activities.tool import AnyRemoteTool, AnyTool, Pack, RemoteTool
 from contracts import saga
 from contracts.errors import SagaError
 from contracts.reasons import Reason
@@ -39,11 +43,13 @@ log = structlog.get_logger(__name__)
 
 def to_application_error(error: SagaError) -> ApplicationError:
     """Carry our reason over the wire; Temporal matches retries on `type`."""
+    wait = error.info.details.get("retry_after_seconds")
     return ApplicationError(
         str(error),
         error.info.model_dump(mode="json"),
         type=error.reason.value,
         non_retryable=not error.reason.is_transient,
+        next_retry_delay=timedelta(seconds=wait) if wait else None,
     )
 
 
@@ -99,7 +105,7 @@ class Engine:
     policy: Policy = DEFAULT_POLICY
 
     @property
-    def tools(self) -> tuple[AnyTool, ...]:
+    def tools(self) -> tuple[AnyTool | AnyRemoteTool, ...]:
         """All tools of all packs."""
         return tuple(tool for pack in self.packs for tool in pack.tools)
 
@@ -111,6 +117,7 @@ class Engine:
     def activities(self) -> list[ActivityFunction]:
         """List the activity functions to register."""
         database = self.database
+        remote = {tool.contract.wire_name: tool for tool in self.tools if isinstance(tool, RemoteTool)}
         admission = Admission(database, self.registry, self.packs, self.policy, is_open)
         found = [
             named(saga.ADMIT, admission.admit, saga.AdmitRequest, saga.Standing),
@@ -125,13 +132,16 @@ class Engine:
             ),
             named(
                 saga.ADMIT_RESOLUTION,
-                lambda request: admit_resolution(database, request),
+                lambda request: admit_resolution(database, request, remote),
                 saga.ResolutionRequest,
                 saga.ResolutionAnswer,
             ),
         ]
         for tool in self.tools:
-            found.extend(_tool_activities(database, tool))
+            if isinstance(tool, RemoteTool):
+                found.extend(_remote_activities(database, tool))
+            else:
+                found.extend(_tool_activities(database, tool))
         return found
 
 
@@ -145,4 +155,22 @@ def _tool_activities(database: Database, tool: AnyTool) -> list[ActivityFunction
     functions = [named(tool.contract.wire_name, execute, saga.StepCall, saga.StepResult)]
     if tool.contract.writes:
         functions.append(named(tool.contract.compensate_name, compensate, saga.CompensateCall, saga.CompensateResult))
+    return functions
+
+
+def _remote_activities(database: Database, tool: AnyRemoteTool) -> list[ActivityFunction]:
+    async def execute(call: saga.StepCall) -> saga.StepResult:
+        return await execute_remote_step(database, tool, call)
+
+    async def look_up(call: saga.LookupCall) -> saga.Sighting:
+        return await look_up_step(database, tool, call)
+
+    async def compensate(call: saga.CompensateCall) -> saga.CompensateResult:
+        return await compensate_remote_step(database, tool, call)
+
+    contract = tool.contract
+    functions = [named(contract.wire_name, execute, saga.StepCall, saga.StepResult)]
+    if contract.writes:
+        functions.append(named(contract.lookup_name, look_up, saga.LookupCall, saga.Sighting))
+        functions.append(named(contract.compensate_name, compensate, saga.CompensateCall, saga.CompensateResult))
     return functions

@@ -210,6 +210,27 @@ where e.direction = 'execute' and e.state = 'COMPENSATED'
         or m.operation_type in ('CREDIT', 'TRANSFER', 'REFUND', 'REVERSAL', 'ADJUSTMENT')
             and not exists (select from ledger.movements r where r.reverses = m.movement_id));
 
+-- name: 3j attempts_agree_with_effects
+-- What was sent somewhere and landed is an effect, unless it landed when its intent was over already, which somebody
+-- has to mend; what is an effect has landed; and no intent ends while it is not known whether a step of it landed.
+select a.step_key as subject, format('the attempt is %s, the effect %s, the intent %s', a.state, coalesce(e.state, 'absent'), i.phase) as detail
+from backstay.attempts a
+join backstay.intents i on i.intent_key = a.intent_key
+left join backstay.effects e on e.step_key = a.step_key
+where (a.state = 'LANDED') <> coalesce(e.state <> 'TOMBSTONE', false)
+    or a.state = 'FENCED' and e.state is distinct from 'TOMBSTONE'
+    or i.final_at is not null and a.direction = 'execute' and a.state in ('SENT', 'UNKNOWN');
+
+-- name: 3k remote_effects_were_sent_first
+-- Every effect of a tool that writes elsewhere has its attempt, with the same serial number.
+select e.step_key as subject, format('effect %s, attempt %s', e.transaction_id, a.transaction_id) as detail
+from backstay.effects e
+join backstay.intents i on i.intent_key = e.intent_key
+cross join lateral jsonb_array_elements(i.plan::jsonb -> 'steps') as step
+left join backstay.attempts a on a.step_key = e.step_key
+where step ->> 'step_id' = e.step_id and step ->> 'dispatch' = 'REMOTE' and e.state <> 'TOMBSTONE'
+    and a.transaction_id is distinct from e.transaction_id;
+
 -- name: 4a compensated_steps_stay_down
 -- Where a compensation landed, its step is compensated or fenced: it is not live and can never land.
 select c.step_key as subject, format('compensated, but its step is %s', coalesce(e.state, 'absent')) as detail
@@ -238,14 +259,15 @@ where e.direction = 'execute' and e.state <> 'TOMBSTONE' and step ->> 'step_id' 
     and (r.plan_digest is distinct from i.plan_digest or r.duty is distinct from step ->> 'duty');
 
 -- name: 5b gated_steps_spent_a_decision
--- Every landed step that was asked about spent, in its own transaction, an approval: given in time, over the same
--- plan, by somebody else than the agent, and not denied before.
+-- Every landed step that was asked about spent, in its own transaction or in that of its attempt, an approval: given
+-- in time, over the same plan, by somebody else than the agent, and not denied before.
 select e.step_key as subject, format('no valid decision was spent (decision %s, %s over plan %s)', c.decision_id, d.verdict, d.plan_digest) as detail
 from backstay.effects e
 join backstay.intents i on i.intent_key = e.intent_key
 join backstay.approval_requests r on r.intent_key = e.intent_key and r.step_id = e.step_id
+left join backstay.attempts t on t.step_key = e.step_key
 left join backstay.approval_consumptions c on c.step_key = e.step_key and c.intent_key = e.intent_key
-    and c.step_id = e.step_id and c.consumed_at = e.landed_at
+    and c.step_id = e.step_id and c.consumed_at = coalesce(t.first_sent_at, e.landed_at)
 left join backstay.decisions d on d.intent_key = c.intent_key and d.step_id = c.step_id and d.decision_id = c.decision_id
 where e.direction = 'execute' and e.state <> 'TOMBSTONE'
     and (d.decision_id is null or d.verdict <> 'approve' or d.approver = i.agent
@@ -255,13 +277,14 @@ where e.direction = 'execute' and e.state <> 'TOMBSTONE'
             and n.verdict = 'deny' and n.decided_at < c.consumed_at));
 
 -- name: 5c decisions_are_spent_on_effects
--- Nothing is spent without an effect, and a step without a request spends nothing.
+-- Nothing is spent without an effect or an attempt, and a step without a request spends nothing.
 select c.step_key as subject, format('decision %s was spent on nothing', c.decision_id) as detail
 from backstay.approval_consumptions c
 left join backstay.effects e on e.step_key = c.step_key and e.intent_key = c.intent_key and e.step_id = c.step_id
     and e.direction = 'execute' and e.state <> 'TOMBSTONE'
+left join backstay.attempts t on t.step_key = c.step_key
 left join backstay.approval_requests r on r.intent_key = c.intent_key and r.step_id = c.step_id
-where e.step_key is null or r.step_id is null;
+where e.step_key is null and t.step_key is null or r.step_id is null;
 
 -- not yet: 5 two different approvers (part C: a plan with duty TWO is rejected until then)
 

@@ -10,7 +10,7 @@ from typing import Any, LiteralString
 
 from activities import audit
 from activities.database import Database, Row, Transaction
-from activities.standing import caller_of, effects_seen, locked, standing_of, step_reports, without_plan
+from activities.standing import caller_of, effects_seen, locked, standing_of, step_reports, unknown_steps, without_plan
 from contracts.envelope import Cause, IntentReport
 from contracts.saga import (
     Closed,
@@ -32,7 +32,7 @@ async def close_intent(database: Database, request: CloseRequest) -> Closed:
     """Shut the way forward and list what landed. Repeating it gives the same answer.
 
     Answers instead of closing: a final phase or a parked intent as it is; `past_pivot` when an irreversible effect
-    has landed;
+    has landed, `pivot_unknown` when it may have;
     `due_in_seconds` when the cause is an expiry that has not come by the database's clock.
     Raises SagaError: INTENT_NOT_FOUND, RUN_STALE; transient ones.
     """
@@ -40,10 +40,18 @@ async def close_intent(database: Database, request: CloseRequest) -> Closed:
     async def work(transaction: Transaction) -> Closed:
         row, asked, effects = await locked(transaction, request.claim)
         standing = standing_of(row, asked)
+        unknown = await unknown_steps(transaction, standing.plan, request.claim.intent_key)
+        answer = Closed(
+            standing=without_plan(standing),
+            effects=effects_seen(effects),
+            unknown=tuple(attempt["step_id"] for attempt in unknown),
+        )
         if standing.phase is not IntentPhase.ADMITTED or standing.parked is not None:
-            return Closed(standing=without_plan(standing), effects=effects_seen(effects))
+            return answer
         if pivot_landed(effects):
-            return Closed(standing=without_plan(standing), effects=effects_seen(effects), past_pivot=True)
+            return answer.model_copy(update={"past_pivot": True})
+        if any(attempt["is_pivot"] for attempt in unknown):
+            return answer.model_copy(update={"pivot_unknown": True})
         if request.cause is Cause.EXPIRED and (not standing.ask.undecided or standing.ask.expires_in_seconds > 0):
             return Closed(standing=without_plan(standing), due_in_seconds=standing.ask.expires_in_seconds)
         error = request.error.model_dump_json() if request.error else None
@@ -62,7 +70,7 @@ async def close_intent(database: Database, request: CloseRequest) -> Closed:
         closing = standing.model_copy(
             update={"plan": None, "phase": IntentPhase.CLOSING, "cause": request.cause, "error": request.error}
         )
-        return Closed(standing=closing, effects=effects_seen(effects))
+        return answer.model_copy(update={"standing": closing})
 
     return await database.run(work)
 
@@ -71,7 +79,8 @@ async def settle_intent(database: Database, request: SettleRequest) -> Standing:
     """Set the final phase if the rows agree with the plan, else park MISMATCH. Repeating it gives the same answer.
 
     ADMITTED becomes COMMITTED only if exactly the plan's writing steps are live; CLOSING becomes COMPENSATED or
-    NOT_APPLIED only if none is. Raises SagaError: INTENT_NOT_FOUND, RUN_STALE; transient ones.
+    NOT_APPLIED only if none is. A step whose outcome is not known parks it OUTCOME_UNKNOWN instead.
+    Raises SagaError: INTENT_NOT_FOUND, RUN_STALE; transient ones.
     """
 
     async def work(transaction: Transaction) -> Standing:
@@ -81,6 +90,9 @@ async def settle_intent(database: Database, request: SettleRequest) -> Standing:
             return without_plan(standing)
         if standing.plan is None:
             raise AssertionError("only an admitted plan settles")
+        if unknown := await unknown_steps(transaction, standing.plan, request.claim.intent_key):
+            stuck = [{"step_id": attempt["step_id"], "error": None} for attempt in unknown]
+            return await _park(transaction, row, standing, reason=ParkReason.OUTCOME_UNKNOWN, detail={"steps": stuck})
         wanted = {step.step_id for step in standing.plan.steps if step.writes}
         executed = [effect for effect in effects if effect["direction"] == "execute"]
         live = {effect["step_id"] for effect in executed if effect["state"] == "LANDED"}

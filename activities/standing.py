@@ -29,6 +29,10 @@ EFFECTS: Final[LiteralString] = """
 select step_id, tool, direction, state, transaction_id, arguments, response, residue, step_key, is_pivot, source
 from backstay.effects where intent_key = %s order by transaction_id
 """
+UNKNOWN: Final[LiteralString] = """
+select step_id, is_pivot from backstay.attempts
+where intent_key = %s and direction = 'execute' and state in ('SENT', 'UNKNOWN') order by transaction_id
+"""
 
 
 @lru_cache(maxsize=512)
@@ -110,6 +114,13 @@ async def locked(transaction: Transaction, claim: Claim) -> tuple[Row, list[Row]
     asked_decisions = await transaction.ask(ASK, (claim.intent_key,))
     effects = await (await transaction.ask(EFFECTS, (claim.intent_key,))).all()
     return check_owner(await asked_row.one(), claim), await asked_decisions.all(), effects
+
+
+async def unknown_steps(transaction: Transaction, plan: Plan | None, intent_key: str) -> list[Row]:
+    """List the steps that were sent somewhere and whose outcome is not known; costs nothing without remote steps."""
+    if plan is None or not plan.is_remote:
+        return []
+    return await transaction.all(UNKNOWN, (intent_key,))
 
 
 def step_reports(plan: Plan, effects: list[Row], remembered: tuple[StepReport, ...]) -> tuple[StepReport, ...]:

@@ -1,11 +1,20 @@
-"""A tool: its contract and the handlers that do the work. A pack: the tools that one file brings."""
+"""A tool: its contract and the handlers that do the work. A pack: the tools that one file brings.
+
+A `Tool` writes in our database, inside the effect's transaction. A `RemoteTool` calls somebody else, outside any
+transaction, and says truthfully what it knows: an answer, a refusal, `OutcomeUnknownError` or `NotSentError`.
+"""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, LiteralString
+from datetime import datetime
+from typing import Any, Final, Generic, LiteralString
 
 from activities.database import Transaction
+from contracts.errors import EffectOutcome, SagaError
+from contracts.reasons import Reason
 from contracts.tool import In, Out, ToolContract
+
+RETRY_AFTER_SECONDS_MAX: Final = 300.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +58,85 @@ AnyTool = Tool[Any, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
+class RemoteContext(StepContext):
+    """What a remote handler may know besides its arguments.
+
+    `remote_key` is what the downstream is to know this very write by. In a compensation it is the compensation's own,
+    and `execute_remote_key` that of what is undone.
+    """
+
+    remote_key: str
+    execute_remote_key: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Landed(Generic[Out]):
+    """The downstream has carried the key out; `output` as `execute` would have answered."""
+
+    output: Out
+
+
+@dataclass(frozen=True, kw_only=True)
+class NotLanded:
+    """The downstream has not carried the key out; it says that it may still do so until `changes_until` (aware)."""
+
+    changes_until: datetime | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unknown:
+    """The downstream did not say; `detail` is for the person who is called in the end."""
+
+    detail: str = ""
+
+
+class OutcomeUnknownError(SagaError):
+    """The request may have landed: a timeout after sending, a lost or broken answer, a key that is in use."""
+
+    def __init__(self, message: str, *, details: Mapping[str, Any] | None = None) -> None:
+        """Say in `message` what was seen."""
+        super().__init__(Reason.OUTCOME_UNKNOWN, message, details=details, outcome=EffectOutcome.UNKNOWN)
+
+
+class NotSentError(SagaError):
+    """Certainly nothing was carried out: no connection was made, or the downstream promised so (429, 503).
+
+    `retry_after_seconds`: when it asked to come again; whatever it says is kept between 0 and five minutes.
+    """
+
+    def __init__(self, message: str, *, retry_after_seconds: float | None = None) -> None:
+        """Say in `message` what was seen."""
+        wait = None if retry_after_seconds is None else min(max(0.0, retry_after_seconds), RETRY_AFTER_SECONDS_MAX)
+        super().__init__(Reason.DEPENDENCY_DOWN, message, details={"retry_after_seconds": wait})
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemoteTool(Generic[In, Out]):
+    """One tool whose write happens elsewhere. No handler is inside a transaction; each is given `timeout_seconds`.
+
+    execute(context, input) -> output. Raises SagaError for a definite refusal, OutcomeUnknownError, NotSentError;
+    whatever else it raises, and an answer that breaks the output model, is an unknown outcome. A field of the output
+    that has the name of an input field echoes it: where they differ, the outcome is unknown too.
+    lookup(context, input): what became of `context.remote_key`. Sends nothing that writes. It compares amounts and
+    parties and not only the key: raises SagaError(MISMATCH) where something else was carried out under it.
+    compensate(context, input, output) -> Compensated; `output` is None when only an operator knows that it landed.
+    Raises as execute; the same `remote_key` may be sent again within the key's lifetime.
+    cancel_by_key(context, input): tell the downstream never to carry `context.remote_key` out. NotLanded: it now never
+    will; Landed: it had before.
+    """
+
+    contract: ToolContract[In, Out]
+    execute: Callable[[RemoteContext, In], Awaitable[Out]]
+    lookup: Callable[[RemoteContext, In], Awaitable[Landed[Out] | NotLanded | Unknown]] | None = None
+    compensate: Callable[[RemoteContext, In, Out | None], Awaitable[Compensated]] | None = None
+    cancel_by_key: Callable[[RemoteContext, In], Awaitable[Landed[Out] | NotLanded | Unknown]] | None = None
+
+
+AnyRemoteTool = RemoteTool[Any, Any]
+AnySighting = Landed[Any] | NotLanded | Unknown
+
+
+@dataclass(frozen=True, kw_only=True)
 class Pack:
     """What a module of `activities/packs` exports as `PACK`.
 
@@ -59,5 +147,5 @@ class Pack:
     """
 
     name: str
-    tools: tuple[AnyTool, ...]
+    tools: tuple[AnyTool | AnyRemoteTool, ...]
     resources: Mapping[str, LiteralString] = field(default_factory=dict[str, LiteralString])

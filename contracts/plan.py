@@ -26,6 +26,13 @@ class PlannedStep(Record):
     timeout_seconds: float = 5.0
     attempts_max: int = 10
     resources: tuple[str, ...] = ()
+    patience_seconds: int = 0
+    cancel_by_key: bool = False
+
+    @property
+    def is_remote(self) -> bool:
+        """True when its outcome may be unknown."""
+        return self.writes and self.dispatch is Dispatch.REMOTE
 
     @property
     def writes(self) -> bool:
@@ -89,6 +96,11 @@ class Plan(Record):
     def execute_key(self, step_id: str) -> str:
         """Key of a step's one execution."""
         return execute_key(self.intent_key, step_id)
+
+    @property
+    def is_remote(self) -> bool:
+        """True when the outcome of a step may be unknown."""
+        return any(step.is_remote for step in self.steps)
 
     @cached_property
     def dependents(self) -> dict[str, frozenset[str]]:

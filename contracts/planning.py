@@ -138,6 +138,8 @@ class _World:
             because=because,
             timeout_seconds=contract.timeout_seconds,
             attempts_max=contract.attempts_max,
+            patience_seconds=contract.patience_seconds,
+            cancel_by_key=contract.cancel_by_key,
             resources=step.resources,
         )
 

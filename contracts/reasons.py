@@ -113,6 +113,11 @@ class Reason(StrEnum):
         """
         return self in _TRANSIENT
 
+    @property
+    def is_definite(self) -> bool:
+        """True for a refusal that says for good that nothing was carried out."""
+        return not self.is_transient and self not in _INDEFINITE
+
 
 class _Rule(NamedTuple):
     status_code: int
@@ -198,6 +203,8 @@ _RULES: Final[dict[Reason, _Rule]] = {
 }
 
 _TRANSIENT: Final = frozenset({Reason.IN_PROGRESS, Reason.DEPENDENCY_DOWN, Reason.RATE_LIMITED, Reason.INTERNAL})
+_INDEFINITE: Final = frozenset({Reason.OUTCOME_UNKNOWN, Reason.MISMATCH, Reason.KEY_REUSED})
+"""Of a write that was sent somewhere: it, or something else under its key, may have landed."""
 
 if missing := set(Reason) - set(_RULES):  # pragma: no cover - a reason without a rule must not import
     raise AssertionError(f"reasons without a rule: {sorted(missing)}")

@@ -4,7 +4,7 @@ Every message that a person may send is one model, because Temporal's Web UI sen
 """
 
 from enum import StrEnum
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import ConfigDict, Field
 
@@ -58,6 +58,7 @@ class ParkReason(StrEnum):
     MISMATCH = "MISMATCH"
     COMPENSATION_REFUSED = "COMPENSATION_REFUSED"
     STUCK_AFTER_PIVOT = "STUCK_AFTER_PIVOT"
+    OUTCOME_UNKNOWN = "OUTCOME_UNKNOWN"
 
 
 class Claim(Record):
@@ -159,6 +160,39 @@ class CompensateResult(Record):
     residue: str | None = None
 
 
+class LookupCall(Record):
+    """Ask what became of a step whose outcome is unknown; what was sent is read from its attempt row.
+
+    `closing`: the saga is on its way back, so nothing is sent again, and the key is cancelled where that can be.
+    """
+
+    claim: Claim
+    step_id: str
+    closing: bool = False
+
+    @property
+    def step_key(self) -> str:
+        """Key of the step's one execution."""
+        return execute_key(self.claim.intent_key, self.step_id)
+
+
+class Sighting(Record):
+    """What is known of a step now. `NOT_LANDED` is said only when it is certain for good, or nothing is sent again.
+
+    `after_seconds`: when to look, or to send, again. `may_resend`: the same key may be sent again while the saga goes
+    forward. `over`: patience has run out. `known` is all that is known, for the person who is called.
+    """
+
+    step_id: str
+    state: Literal["LANDED", "NOT_LANDED", "UNKNOWN"]
+    result: StepResult | None = None
+    error: ErrorInfo | None = None
+    may_resend: bool = False
+    over: bool = False
+    after_seconds: float = 1.0
+    known: JsonObject = Field(default_factory=dict[str, Any])
+
+
 class CloseRequest(Record):
     """Ask for the way back: no step may land any more."""
 
@@ -180,13 +214,17 @@ class EffectSeen(Record):
 class Closed(Record):
     """Answer of `close_intent`: how it stands and all effects that ever landed.
 
+    `unknown`: steps that were sent somewhere and whose outcome is not known.
     `past_pivot`: a step that cannot be undone has landed, so the way back is shut.
+    `pivot_unknown`: such a step may have landed, so the intent is not closed before that is known.
     `due_in_seconds`: the expiry that was named as cause has not come yet by the database's clock.
     """
 
     standing: Standing
     effects: tuple[EffectSeen, ...] = ()
+    unknown: tuple[str, ...] = ()
     past_pivot: bool = False
+    pivot_unknown: bool = False
     due_in_seconds: float | None = None
 
 

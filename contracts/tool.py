@@ -72,6 +72,11 @@ class Idempotency(StrEnum):
     LOOKUP = "lookup"
     NONE = "none"
 
+    @property
+    def knows_keys(self) -> bool:
+        """True when sending the same key again, in its lifetime, lands at most once."""
+        return self in (Idempotency.NATIVE, Idempotency.HEADER)
+
 
 class Stability(StrEnum):
     """How far callers may rely on the contract."""
@@ -173,6 +178,18 @@ class ToolContract(Generic[In, Out]):
     duty: Duty = Duty.NONE
     timeout_seconds: float = 5.0
     attempts_max: int = 10
+    downstream: str = ""
+    """REMOTE: the system that it calls; compensations share one budget there."""
+    key_lifetime_seconds: int = 0
+    """REMOTE, native or header: for how long the downstream recognises a key; after it nothing is sent again."""
+    in_flight_seconds: int = 0
+    """REMOTE: for how long a request that was sent may still land."""
+    patience_seconds: int = 0
+    """REMOTE: for how long an unknown outcome is looked up before a person is called."""
+    cancel_by_key: bool = False
+    """REMOTE: the downstream can be told never to carry out a key, whether or not it has seen it."""
+    compensations_per_minute: int = 0
+    """REMOTE and REVERSIBLE: how many compensations the downstream is sent a minute, by all intents together."""
     duplicate_window_seconds: int = DAY_SECONDS
     sensitive_fields: frozenset[str] = field(default_factory=frozenset[str])
     approval_state: tuple[str, ...] = ()
@@ -193,6 +210,16 @@ class ToolContract(Generic[In, Out]):
     def writes(self) -> bool:
         """True when a landed step leaves an effect."""
         return self.side_effect is not SideEffect.READ_ONLY
+
+    @property
+    def is_remote(self) -> bool:
+        """True when its outcome may be unknown: it writes over a wire."""
+        return self.writes and self.dispatch is Dispatch.REMOTE
+
+    @property
+    def lookup_name(self) -> str:
+        """Name of the activity that looks an unknown outcome up."""
+        return f"{self.wire_name}.lookup"
 
 
 AnyContract = ToolContract[Any, Any]

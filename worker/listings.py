@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any, Final, LiteralString
 
 from activities.database import Database, Row, Transaction
-from activities.decisions import verbs_for
+from activities.resolutions import verbs_for
 from contracts.base import JsonObject, Record
 from contracts.envelope import Cause, Envelope, Meta, Outcome, Status
 from contracts.errors import ErrorInfo, Phase, SagaError

@@ -24,6 +24,12 @@ _VERB_EFFECTS: Final = {
     "close": "undoes what landed",
     "forward": "goes on with the plan",
 }
+_UNKNOWN_EFFECTS: Final = {
+    "retry": "looks it up again under the same key, with new patience",
+    "skip": "says that it did not land: it is fenced, and the intent turns back",
+    "done": "says that it landed: it counts as an effect from now on",
+    "close": "looks it up on the way back, and undoes what landed",
+}
 
 
 class Option(Record):
@@ -147,7 +153,8 @@ def _options(known: Known, run: str) -> list[Option]:
         return [Option(command="backstay sweep", effect="starts a run, which parks it for you to close or forward")]
     if standing.parked is not None:
         commands = resolve_commands(intent_id, standing, past_pivot=pivot_landed(known.effects))
-        return [Option(command=command, effect=_VERB_EFFECTS[verb]) for verb, command in commands]
+        effects = _UNKNOWN_EFFECTS if standing.parked is ParkReason.OUTCOME_UNKNOWN else _VERB_EFFECTS
+        return [Option(command=command, effect=effects[verb]) for verb, command in commands]
     options: list[Option] = []
     if standing.phase is IntentPhase.ADMITTED:
         for step_id in standing.ask.undecided:

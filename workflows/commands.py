@@ -23,10 +23,20 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Execute:
-    """Run a step with its bindings resolved."""
+    """Run a step with its bindings resolved, after a while."""
 
     step_id: str
     arguments: JsonObject
+    after_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """Look up, after a while, what became of a step whose outcome is not known."""
+
+    step_id: str
+    after_seconds: float = 0.0
+    closing: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,4 +79,4 @@ class Finish:
     duplicate: bool = False
 
 
-Command = Admit | Ask | Execute | CloseIntent | Compensate | Settle | Park | Finish
+Command = Admit | Ask | Execute | Lookup | CloseIntent | Compensate | Settle | Park | Finish

@@ -49,7 +49,7 @@ def _resolution(state: State) -> JsonObject:
     verb, step_id = "close", None
     if state.parked is ParkReason.STUCK_AFTER_PIVOT:
         verb = "forward"
-    if state.parked is ParkReason.COMPENSATION_REFUSED:
+    if state.parked in (ParkReason.COMPENSATION_REFUSED, ParkReason.OUTCOME_UNKNOWN):
         verb, step_id = "retry", next(iter(state.parked_steps), None)
     return {
         "resolution_id": "choose-one",

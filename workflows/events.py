@@ -10,6 +10,7 @@ from contracts.saga import (
     DecisionAnswer,
     Resolution,
     ResolutionAnswer,
+    Sighting,
     Standing,
     StepResult,
 )
@@ -54,6 +55,13 @@ class StepRefused:
 
     step_id: str
     error: ErrorInfo
+
+
+@dataclass(frozen=True, slots=True)
+class StepSighted:
+    """A step whose outcome was not known has been looked up."""
+
+    sighting: Sighting
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +118,7 @@ Event = (
     | ApprovalDue
     | StepLanded
     | StepRefused
+    | StepSighted
     | CancelRequested
     | RunStale
     | RunDoubted

@@ -41,6 +41,7 @@ LOCAL_RETRY: Final = RetryPolicy(
     initial_interval=timedelta(milliseconds=100), backoff_coefficient=2.0, maximum_attempts=2
 )
 ENGINE_RETRY: Final = RetryPolicy(initial_interval=timedelta(milliseconds=500), maximum_interval=timedelta(seconds=10))
+REMOTE_COMMITS_SECONDS: Final = 8.0
 REFUSALS_MAX: Final = 200
 """Messages of one kind that may come to nothing; what is accepted is bounded by what can be decided."""
 TOOLS_BYTES_MAX: Final = 1_800
@@ -237,7 +238,11 @@ class IntentWorkflow:
         """Carry out one command and feed back what came of it."""
         match command:
             case do.Execute():
+                await pause(command.after_seconds)
                 self._take(await self._execute(command))
+            case do.Lookup():
+                await pause(command.after_seconds)
+                self._take(await self._look_up(command))
             case do.Compensate():
                 self._take(await self._compensate(command))
             case do.Ask():
@@ -279,29 +284,43 @@ class IntentWorkflow:
         passed = (workflow.now() - workflow.info().start_time).total_seconds()
         left = timedelta(seconds=max(1.0, plan.deadline_seconds - passed))
         try:
+            attempts_max = 0 if step.is_remote and self._state.past_pivot else step.attempts_max
             result = await self._call(
-                step.tool, call, saga.StepResult, step=step, attempts_max=step.attempts_max, within=left
+                step.tool, call, saga.StepResult, step=step, attempts_max=attempts_max, within=left
             )
         except SagaError as error:
             return on.StepRefused(step.step_id, error.info)
         return on.StepLanded(result)
 
+    async def _look_up(self, command: do.Lookup) -> on.Event:
+        """Ask until there is an answer: whatever the downstream does is one."""
+        step = self._state.known_plan.by_id[command.step_id]
+        call = saga.LookupCall(claim=self._claim(), step_id=step.step_id, closing=command.closing)
+        try:
+            return on.StepSighted(await self._call(f"{step.tool}.lookup", call, saga.Sighting, step=step))
+        except SagaError as error:
+            return on.StepRefused(step.step_id, error.info)
+
     async def _compensate(self, command: do.Compensate) -> on.Event:
         plan = self._state.known_plan
         step = plan.by_id[command.step_id]
         call = saga.CompensateCall(claim=self._claim(), step_id=step.step_id)
-        try:
-            result = await self._call(
-                f"{step.tool}.compensate",
-                call,
-                saga.CompensateResult,
-                step=step,
-                attempts_max=plan.compensation_attempts_max,
-                interval_max=timedelta(seconds=plan.compensation_backoff_max_seconds),
-            )
-        except SagaError as error:
-            return on.CompensationRefused(step.step_id, error.info)
-        return on.StepCompensated(result)
+        while True:
+            try:
+                result = await self._call(
+                    f"{step.tool}.compensate",
+                    call,
+                    saga.CompensateResult,
+                    step=step,
+                    attempts_max=plan.compensation_attempts_max,
+                    interval_max=timedelta(seconds=plan.compensation_backoff_max_seconds),
+                )
+            except SagaError as error:
+                if not (step.is_remote and error.reason is Reason.RATE_LIMITED):
+                    return on.CompensationRefused(step.step_id, error.info)
+                await pause(error.info.details.get("retry_after_seconds", 1.0))  # it was not tried: it costs no attempt
+            else:
+                return on.StepCompensated(result)
 
     async def _ask(self, command: do.Ask) -> None:
         """Wait until the decision is made or its time is over; the database judges which came first."""
@@ -350,12 +369,13 @@ class IntentWorkflow:
                 name,
                 request,
                 result_type=gives,
-                start_to_close_timeout=timedelta(seconds=step.timeout_seconds) if step else ORDINARY_SECONDS,
+                start_to_close_timeout=timedelta(seconds=seconds_of(step)) if step else ORDINARY_SECONDS,
                 schedule_to_close_timeout=within,
                 retry_policy=RetryPolicy(
                     initial_interval=timedelta(milliseconds=500),
                     maximum_interval=interval_max,
                     maximum_attempts=attempts_max,
+                    non_retryable_error_types=[Reason.RATE_LIMITED.value] if step and step.is_remote else None,
                 ),
             )
         except (ActivityError, ApplicationError) as error:
@@ -410,6 +430,17 @@ class IntentWorkflow:
         if any(current.get(pair.key) != pair.value for pair in pairs):
             updates = [pair.key.value_set(pair.value) for pair in pairs]
             workflow.upsert_search_attributes(updates)  # pyright: ignore[reportUnknownMemberType] - the SDK's own gap
+
+
+def seconds_of(step: PlannedStep) -> float:
+    """How long one attempt of a step's activity may take: a remote one may look up and call, between its commits."""
+    return 2 * step.timeout_seconds + REMOTE_COMMITS_SECONDS if step.is_remote else step.timeout_seconds
+
+
+async def pause(seconds: float) -> None:
+    """Wait by a durable timer; not at all for nothing, which costs no event."""
+    if seconds > 0:
+        await workflow.sleep(timedelta(seconds=seconds))
 
 
 def read(request: RawValue) -> JsonObject | None:

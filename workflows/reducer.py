@@ -9,19 +9,19 @@ Sources: Garcia-Molina & Salem, Sagas (1987) for backward and forward recovery; 
 from dataclasses import replace
 from types import MappingProxyType
 
-from contracts.binding import resolve
 from contracts.envelope import Cause, IntentReport, Outcome, StepState
 from contracts.errors import ErrorInfo, SagaError
-from contracts.plan import Plan, PlannedStep
+from contracts.plan import Plan
 from contracts.reasons import Reason
-from contracts.saga import Ask, Cancellation, Closed, IntentPhase, ParkReason, Standing
+from contracts.saga import Ask, Cancellation, Closed, IntentPhase, ParkReason, Sighting, Standing, StepResult
 from workflows import commands as do
 from workflows import events as on
+from workflows.backward import back
+from workflows.forward import forward, turn_back, without
+from workflows.moves import NOTHING, PARALLEL_STEPS_MAX, Advance, close, unknown, unknown_steps
 from workflows.state import Stage, State, Step
 
-PARALLEL_STEPS_MAX = 8
-Advance = tuple[State, tuple[do.Command, ...]]
-NOTHING: tuple[do.Command, ...] = ()
+__all__ = ["PARALLEL_STEPS_MAX", "Advance", "advance", "begin"]
 
 
 def begin() -> Advance:
@@ -43,21 +43,13 @@ def advance(state: State, event: on.Event) -> Advance:  # noqa: C901, PLR0911, P
         case on.DecisionAdmitted(answer):
             return _decide(replace(state, ask=_known(state.ask, answer.ask)))
         case on.ApprovalDue():
-            return _close(state, Cause.EXPIRED) if state.stage is Stage.AWAITING_APPROVAL else (state, NOTHING)
+            return close(state, Cause.EXPIRED) if state.stage is Stage.AWAITING_APPROVAL else (state, NOTHING)
         case on.StepLanded(result):
-            landed = state.with_step(
-                result.step_id,
-                state=StepState.DONE,
-                step_key=result.step_key,
-                transaction_id=result.transaction_id,
-                applied_args=result.applied_args,
-                output=result.output,
-            )
-            if landed.known_plan.by_id[result.step_id].is_pivot:
-                landed = replace(landed, past_pivot=True, cause=Cause.NONE)
-            return _go_on(landed)
+            return _go_on(_past(_landed(state, result), result.step_id))
         case on.StepRefused(step_id, error):
             return _refused(state, step_id, error)
+        case on.StepSighted(sighting):
+            return _sighted(state, sighting)
         case on.RunStale():
             return _go_on(replace(state, stale=True))
         case on.RunDoubted():
@@ -82,11 +74,11 @@ def _go_on(state: State) -> Advance:
         return (state, NOTHING) if state.running() else _admit_again(state)
     match state.stage:
         case Stage.FORWARD if state.cause is Cause.NONE or state.past_pivot:
-            return _forward(state)
+            return forward(state)
         case Stage.FORWARD if not state.running():
-            return _close(state, state.cause)
+            return turn_back(state)
         case Stage.COMPENSATING:
-            return _back(state)
+            return back(state)
         case _:
             return state, NOTHING
 
@@ -97,6 +89,8 @@ def _go_on(state: State) -> Advance:
 def _stand(state: State, standing: Standing) -> Advance:
     """Take the database's word for how the intent stands, and go on from there."""
     stuck = (standing.parked_detail or {}).get("steps", [])
+    # It rests on its way back, which the database learns only once it is known whether there is one.
+    undecided = standing.parked is ParkReason.OUTCOME_UNKNOWN and standing.cause is Cause.NONE
     state = replace(
         state,
         plan=standing.plan or state.plan,
@@ -104,7 +98,7 @@ def _stand(state: State, standing: Standing) -> Advance:
         intent_id=standing.intent_id,
         epoch=standing.epoch,
         ask=_known(state.ask, standing.ask),
-        cause=standing.cause,
+        cause=state.cause if undecided else standing.cause,
         error=standing.error or state.error,
         parked=standing.parked,
         parked_steps=tuple(step["step_id"] for step in stuck),
@@ -117,9 +111,9 @@ def _stand(state: State, standing: Standing) -> Advance:
     if standing.parked is not None:
         return replace(state, stage=Stage.PARKED), NOTHING
     if standing.phase is IntentPhase.CLOSING:
-        return _close(state, standing.cause)
+        return close(state, standing.cause)
     if state.cancellation is not None:
-        return _close(state, Cause.CANCELLED)
+        return close(state, Cause.CANCELLED)
     return _start(state)
 
 
@@ -166,7 +160,7 @@ def _decide(state: State) -> Advance:
     """Act on a decision where it can be acted on; elsewhere the database's next answer has it too."""
     match state.stage:
         case Stage.AWAITING_APPROVAL if state.ask.denied:
-            return _close(state, Cause.DENIED)
+            return close(state, Cause.DENIED)
         case Stage.AWAITING_APPROVAL if not state.ask.undecided:
             return _start(state)
         case Stage.FORWARD if state.ask.denied and state.cause is Cause.NONE and not state.past_pivot:
@@ -181,67 +175,77 @@ def _start(state: State) -> Advance:
     Nothing runs now; whatever is not done is planned again, since the database knows what landed.
     """
     if state.ask.denied:
-        return _close(state, Cause.DENIED)
+        return close(state, Cause.DENIED)
     waits = StepState.AWAITING_APPROVAL
     for step_id, step in state.steps.items():
         if step.state is not StepState.DONE:
-            state = state.with_step(
-                step_id, state=waits if step_id in state.ask.undecided else StepState.PLANNED, error=None
+            state = unknown(state, step_id, error=None).with_step(
+                step_id, state=waits if step_id in state.ask.undecided else StepState.PLANNED
             )
     if not state.ask.undecided:
-        return _forward(replace(state, stage=Stage.FORWARD))
+        return forward(replace(state, stage=Stage.FORWARD))
     waiting = replace(state, stage=Stage.AWAITING_APPROVAL)
     return waiting, (do.Ask(step_ids=state.ask.undecided, expires_in_seconds=state.ask.expires_in_seconds),)
 
 
-# --- forward -------------------------------------------------------------------------------------------------
-
-
-def _forward(state: State) -> Advance:
-    """Start every step whose needs are done, at most eight at a time; settle when all are, park when none can."""
-    plan = state.known_plan
-    outputs = {step_id: step.output for step_id, step in state.steps.items() if step.output is not None}
-    calls: list[do.Execute] = []
-    ready = [step for step in plan.steps if _is_ready(state, step)]
-    for planned in ready[: PARALLEL_STEPS_MAX - len(state.running())]:
-        try:
-            calls.append(do.Execute(step_id=planned.step_id, arguments=resolve(planned.arguments, outputs)))
-        except SagaError as error:
-            state = _without(state, planned.step_id, error.info)
-    if state.cause is not Cause.NONE:
-        calls = []
-    for call in calls:
-        state = state.with_step(call.step_id, state=StepState.EXECUTING, step_key=plan.execute_key(call.step_id))
-    if calls or state.running():
-        return state, tuple(calls)
-    if all(step.state is StepState.DONE for step in state.steps.values()):
-        return replace(state, stage=Stage.SETTLING), (do.Settle(),)
-    if state.past_pivot:
-        return _park(state, ParkReason.STUCK_AFTER_PIVOT)
-    return _close(state, state.cause)
-
-
-def _is_ready(state: State, planned: PlannedStep) -> bool:
-    return state.steps[planned.step_id].state is StepState.PLANNED and all(
-        state.steps[need].state is StepState.DONE for need in planned.needs
-    )
+# --- steps that did not land, or of which it is not known ----------------------------------------------------------
 
 
 def _refused(state: State, step_id: str, error: ErrorInfo) -> Advance:
-    """A step said no. Before the pivot the saga turns back; after it, the others go on and a person is called."""
+    """A step said no. Before the pivot the saga turns back; after it, the others go on and a person is called.
+
+    Of a step that is sent somewhere only a refusal is a no: of anything else the tables have to tell what it was.
+    """
     if error.code in (Reason.RUN_STALE, Reason.INTENT_PARKED):
-        return _go_on(replace(state.with_step(step_id, state=StepState.PLANNED), stale=True))
-    return _go_on(_without(state, step_id, error))
+        return _go_on(replace(state.with_step(step_id, state=StepState.PLANNED, is_looking=False), stale=True))
+    if state.steps[step_id].is_looking:  # the lookup itself has no answer, and never will
+        return _go_on(state.with_step(step_id, is_looking=False, is_over=True, looked_closing=True, error=error))
+    if state.known_plan.by_id[step_id].is_remote and not error.code.is_definite:
+        return _go_on(unknown(state, step_id, error=error))
+    return _go_on(without(state, step_id, error))
 
 
-def _without(state: State, step_id: str, error: ErrorInfo) -> State:
-    """Note that a step did not land, and turn back if that is still possible."""
-    superseded = error.code is Reason.SUPERSEDED
-    state = state.with_step(step_id, state=StepState.SUPERSEDED if superseded else StepState.REFUSED, error=error)
-    if state.cause is not Cause.NONE or state.past_pivot:
-        return state
-    cause = Cause.DEADLINE if error.code is Reason.DEADLINE_EXCEEDED else Cause.REFUSED
-    return replace(state, cause=cause, error=error)
+def _landed(state: State, result: StepResult) -> State:
+    return state.with_step(
+        result.step_id,
+        state=StepState.DONE,
+        step_key=result.step_key,
+        transaction_id=result.transaction_id,
+        applied_args=result.applied_args,
+        output=result.output,
+        is_looking=False,
+    )
+
+
+def _past(state: State, step_id: str) -> State:
+    """Note that there is only forward now, if this step was the pivot and the way back is not shut already."""
+    if state.stage is Stage.FORWARD and state.known_plan.by_id[step_id].is_pivot:
+        return replace(state, past_pivot=True, cause=Cause.NONE)
+    return state
+
+
+def _sighted(state: State, seen: Sighting) -> Advance:
+    """A step was looked up: it landed, it certainly did not, or nobody knows yet."""
+    step_id, error = seen.step_id, state.steps[seen.step_id].error
+    if seen.result is not None:
+        return _go_on(_past(_landed(state, seen.result), step_id))
+    state = state.with_step(
+        step_id, is_looking=False, is_over=seen.over, wait_seconds=seen.after_seconds, known=seen.known
+    )
+    is_forward = state.stage is Stage.FORWARD
+    if seen.may_resend and is_forward and state.cause is Cause.NONE:
+        return _go_on(state.with_step(step_id, state=StepState.PLANNED))
+    if seen.state == "UNKNOWN":
+        return _go_on(state)
+    if not is_forward:
+        return _go_on(state.with_step(step_id, state=StepState.SUPERSEDED))
+    if error is None or error.code is Reason.OUTCOME_UNKNOWN:
+        error = SagaError(
+            Reason.DEPENDENCY_DOWN,
+            f"Step {step_id!r} was sent and certainly did not land.",
+            details={"step_id": step_id},
+        ).info
+    return _go_on(without(state, step_id, seen.error or error))
 
 
 # --- back ----------------------------------------------------------------------------------------------------
@@ -256,7 +260,7 @@ def _cancel(state: State, cancellation: Cancellation) -> Advance:
         case Stage.ADMITTING:
             return wished, NOTHING
         case Stage.AWAITING_APPROVAL:
-            return _close(wished, Cause.CANCELLED)
+            return close(wished, Cause.CANCELLED)
         case Stage.FORWARD if state.cause is Cause.NONE:
             return _go_on(replace(wished, cause=Cause.CANCELLED))
         case Stage.CLOSING if state.cause is Cause.EXPIRED:
@@ -265,19 +269,16 @@ def _cancel(state: State, cancellation: Cancellation) -> Advance:
             return state, NOTHING
 
 
-def _close(state: State, cause: Cause) -> Advance:
-    """Fence all steps; nothing of ours runs, so the answer is the truth about what landed."""
-    actor = state.cancellation.requested_by if state.cancellation and cause is Cause.CANCELLED else None
-    error = state.error if cause in (Cause.REFUSED, Cause.DEADLINE) else None
-    closing = replace(state, stage=Stage.CLOSING, cause=cause)
-    return closing, (do.CloseIntent(cause=cause, error=error, actor=actor),)
-
-
 def _closed(state: State, closed: Closed) -> Advance:
     """Compensate exactly what the database lists; or go where it says that the intent already is."""
     standing = closed.standing
     if closed.past_pivot:
         return _forward_past_pivot(state, closed)
+    if closed.pivot_unknown:
+        for step_id in closed.unknown:
+            if state.steps[step_id].state is not StepState.UNKNOWN:
+                state = unknown(state, step_id)
+        return turn_back(replace(state, stage=Stage.FORWARD, epoch=standing.epoch))
     if standing.phase is not IntentPhase.CLOSING or standing.parked is not None:
         return _stand(state, standing)
     state = replace(
@@ -286,6 +287,11 @@ def _closed(state: State, closed: Closed) -> Advance:
     if strange := sorted({effect.step_id for effect in closed.effects} - state.steps.keys()):
         detail = {"not_in_the_plan": strange}
         return replace(state, stage=Stage.PARKING), (do.Park(reason=ParkReason.MISMATCH, detail=detail),)
+    return back(_listed(state, closed))
+
+
+def _listed(state: State, closed: Closed) -> State:
+    """Take the database's word for what landed and what may have; what it does not list never will."""
     for effect in closed.effects:
         state = state.with_step(
             effect.step_id,
@@ -297,14 +303,16 @@ def _closed(state: State, closed: Closed) -> Advance:
             transaction_id=effect.transaction_id,
             residue=effect.residue,
         )
-    seen = {effect.step_id for effect in closed.effects}
+    for step_id in closed.unknown:
+        state = unknown(state, step_id)
+    seen = {effect.step_id for effect in closed.effects}.union(closed.unknown)
     for step in state.known_plan.steps:
         known = state.steps[step.step_id].state
-        if step.step_id not in seen and step.writes and known is StepState.DONE:
+        if step.step_id not in seen and step.writes and known in (StepState.DONE, StepState.UNKNOWN):
             state = state.with_step(step.step_id, state=StepState.SUPERSEDED)
         elif step.step_id not in seen and known is StepState.AWAITING_APPROVAL:
             state = state.with_step(step.step_id, state=StepState.PLANNED)
-    return _back(state)
+    return state
 
 
 def _forward_past_pivot(state: State, closed: Closed) -> Advance:
@@ -316,68 +324,10 @@ def _forward_past_pivot(state: State, closed: Closed) -> Advance:
         known = state.steps.get(effect.step_id)  # None: not of this plan, which settling will find
         if effect.state == "LANDED" and known is not None and known.state is not StepState.DONE:
             state = state.with_step(effect.step_id, state=StepState.PLANNED, error=None)
-    return _forward(state)
-
-
-def _back(state: State) -> Advance:
-    """Compensate every landed step whose dependents are gone; settle or park when nothing is left to do."""
-    plan = state.known_plan
-    blockers = _blockers(plan, state)
-    todo = [
-        step
-        for step in reversed(plan.steps)
-        if step.writes
-        and state.steps[step.step_id].state is StepState.DONE
-        and not any(_is_live(state, other) for other in blockers[step.step_id])
-    ]
-    room = PARALLEL_STEPS_MAX - len(state.running())
-    started: list[do.Command] = []
-    for step in todo[:room]:
-        state = state.with_step(step.step_id, state=StepState.COMPENSATING)
-        started.append(do.Compensate(step_id=step.step_id))
-    if started or state.running():
-        return state, tuple(started)
-    if any(step.state is StepState.PARKED for step in state.steps.values()):
-        return _park(state, ParkReason.COMPENSATION_REFUSED)
-    return replace(state, stage=Stage.SETTLING), (do.Settle(),)
-
-
-def _blockers(plan: Plan, state: State) -> dict[str, set[str]]:
-    """For each step the steps that must be undone before it: its dependents, and later landings on its objects."""
-    blockers: dict[str, set[str]] = {step_id: set(steps) for step_id, steps in plan.dependents.items()}
-    for one in plan.steps:
-        for other in plan.steps:
-            if one is other or not set(one.resources) & set(other.resources):
-                continue
-            mine, theirs = state.steps[one.step_id].transaction_id, state.steps[other.step_id].transaction_id
-            if mine is not None and theirs is not None and theirs > mine:
-                blockers[one.step_id].add(other.step_id)
-    return blockers
-
-
-def _is_live(state: State, step_id: str) -> bool:
-    step = state.steps[step_id]
-    return step.transaction_id is not None and step.state in (
-        StepState.DONE,
-        StepState.COMPENSATING,
-        StepState.PARKED,
-    )
+    return forward(state)
 
 
 # --- parked ----------------------------------------------------------------------------------------------------
-
-
-def _park(state: State, reason: ParkReason) -> Advance:
-    """Rest: in the database first, so that no step lands meanwhile."""
-    stands = StepState.PARKED if reason is ParkReason.COMPENSATION_REFUSED else StepState.REFUSED
-    stuck = [step for step in state.steps.values() if step.state is stands]
-    detail = {
-        "steps": [
-            {"step_id": step.step_id, "error": step.error.model_dump(mode="json") if step.error else None}
-            for step in stuck
-        ]
-    }
-    return replace(state, stage=Stage.PARKING, parked=reason), (do.Park(reason=reason, detail=detail),)
 
 
 def _resolved(state: State, standing: Standing | None) -> Advance:
@@ -388,4 +338,9 @@ def _resolved(state: State, standing: Standing | None) -> Advance:
     """
     if state.stage is not Stage.PARKED or standing is None or standing.parked is not None:
         return state, NOTHING
+    turning_back = state.parked is ParkReason.OUTCOME_UNKNOWN and state.cause is not Cause.NONE
+    if turning_back and standing.phase is IntentPhase.ADMITTED:
+        for step_id in unknown_steps(state):
+            state = unknown(state, step_id)
+        return close(replace(state, parked=None, parked_steps=()), state.cause)
     return _stand(replace(state, cancellation=None), standing)

@@ -42,6 +42,14 @@ class Step:
     output: JsonObject | None = None
     residue: str | None = None
     error: ErrorInfo | None = None
+    is_looking: bool = False
+    """True while what became of it is being looked up."""
+    is_over: bool = False
+    """True when it has been looked up for as long as it may be."""
+    looked_closing: bool = False
+    wait_seconds: float = 0.0
+    known: JsonObject | None = None
+    """All that is known of a write whose outcome is not."""
 
     def report(self) -> StepReport:
         """Show it to people."""
@@ -94,7 +102,7 @@ class State:
 
     def running(self) -> tuple[str, ...]:
         """Steps whose activity has not answered yet, in plan order."""
-        return tuple(step.step_id for step in self.steps.values() if step.state in RUNNING)
+        return tuple(step.step_id for step in self.steps.values() if step.state in RUNNING or step.is_looking)
 
     def outcome(self) -> Outcome:
         """The outcome as it can be told now."""

@@ -12,7 +12,7 @@ import pytest
 from activities.barrier import execute_step
 from activities.compensation import compensate_step
 from activities.packs.ledger import PACK
-from activities.tool import AnyTool
+from activities.tool import AnyTool, Tool
 from contracts.errors import SagaError
 from contracts.reasons import Reason
 from tests.faults.support.books import check_answer, check_books, check_purchase
@@ -230,7 +230,7 @@ async def two_sagas_on_one_account(world: World) -> None:
 
 def tool(name: str) -> AnyTool:
     """A tool of the ledger."""
-    return next(tool for tool in PACK.tools if tool.contract.wire_name == name)
+    return next(tool for tool in PACK.tools if isinstance(tool, Tool) and tool.contract.wire_name == name)
 
 
 SCENARIOS: Final[dict[str, Scenario]] = {

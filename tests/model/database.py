@@ -7,7 +7,7 @@ landing order, so that a row's number is its place. Compared with the real SQL b
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from activities.decisions import verbs_for
+from activities.resolutions import verbs_for
 from contracts.envelope import Cause, IntentReport
 from contracts.errors import SagaError
 from contracts.keys import execute_key

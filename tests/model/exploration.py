@@ -424,6 +424,8 @@ class Exploration:
                 return Flight(
                     "park", ",".join(step["step_id"] for step in detail.get("steps", [])), reason.value, claim
                 )
+            case do.Lookup():
+                raise AssertionError("no tool of the model is remote")
             case do.Finish():
                 raise AssertionError("a saga's end is no activity")
 

@@ -15,9 +15,10 @@ from tests.model.cases import EVERYDAY, LONG
 from tests.model.database import Claim, Database, FakeDatabase
 from tests.model.exploration import Case, Exploration
 from tests.support.plans import chain
+from workflows import backward, moves, reducer
 from workflows import commands as do
 from workflows import events as on
-from workflows import reducer
+from workflows import forward as ways
 from workflows.state import Stage, State
 
 STATES_MAX = 200_000
@@ -79,7 +80,7 @@ def _without_order(patch: pytest.MonkeyPatch) -> None:
     def no_blockers(plan: Plan, _state: State) -> dict[str, set[str]]:
         return {step.step_id: set() for step in plan.steps}
 
-    patch.setattr(reducer, "_blockers", no_blockers)
+    patch.setattr(backward, "_blockers", no_blockers)
 
 
 def _without_waiting(patch: pytest.MonkeyPatch) -> None:
@@ -87,7 +88,7 @@ def _without_waiting(patch: pytest.MonkeyPatch) -> None:
 
     def hasty(state: State) -> reducer.Advance:
         if state.stage is Stage.FORWARD and state.cause is not Cause.NONE and not state.past_pivot:
-            return reducer._close(state, state.cause)
+            return moves.close(state, state.cause)
         return went_on(state)
 
     patch.setattr(reducer, "_go_on", hasty)
@@ -96,18 +97,18 @@ def _without_waiting(patch: pytest.MonkeyPatch) -> None:
 def _without_planning_again(patch: pytest.MonkeyPatch) -> None:
     def start(state: State) -> reducer.Advance:
         if state.ask.denied:
-            return reducer._close(state, Cause.DENIED)
-        forward = replace(state, stage=Stage.FORWARD)
-        ready = [step for step in forward.known_plan.steps if reducer._is_ready(forward, step)]
+            return moves.close(state, Cause.DENIED)
+        going = replace(state, stage=Stage.FORWARD)
+        ready = [step for step in going.known_plan.steps if ways._is_ready(going, step)]
         commands = tuple(do.Execute(step_id=step.step_id, arguments={}) for step in ready[:1])
-        return forward, commands
+        return going, commands
 
     patch.setattr(reducer, "_start", start)
 
 
 def _without_asking_again(patch: pytest.MonkeyPatch) -> None:
     def silent(state: State) -> reducer.Advance:
-        return state, reducer.NOTHING
+        return state, moves.NOTHING
 
     patch.setattr(reducer, "_admit_again", silent)
 
@@ -116,7 +117,7 @@ def _resting_for_ever(patch: pytest.MonkeyPatch) -> None:
     advance = reducer.advance
 
     def deaf(state: State, event: on.Event) -> reducer.Advance:
-        return (state, reducer.NOTHING) if isinstance(event, on.RunDoubted) else advance(state, event)
+        return (state, moves.NOTHING) if isinstance(event, on.RunDoubted) else advance(state, event)
 
     patch.setattr(reducer, "advance", deaf)
 

@@ -21,6 +21,9 @@ def whole(command: do.Command, plan: Plan | None) -> Shown:  # noqa: PLR0911 - o
         case do.Execute(step_id, arguments):
             assert plan is not None, "a step has a plan"
             return Shown("execute", plan.by_id[step_id].tool, step_id, arguments)
+        case do.Lookup(step_id):
+            assert plan is not None, "a step has a plan"
+            return Shown("lookup", plan.by_id[step_id].tool, step_id)
         case do.CloseIntent(cause):
             return Shown("close", cause=cause.value)
         case do.Compensate(step_id):

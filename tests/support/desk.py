@@ -14,10 +14,14 @@ from activities.admission import Admission
 from activities.barrier import execute_step
 from activities.compensation import compensate_step
 from activities.database import Database
-from activities.decisions import admit_decision, admit_resolution
+from activities.decisions import admit_decision
 from activities.packs.ledger import PACK as LEDGER
 from activities.phase import close_intent, park_intent, settle_intent
-from activities.tool import AnyTool
+from activities.remote import execute_remote_step
+from activities.remote_compensation import compensate_remote_step
+from activities.resolutions import admit_resolution
+from activities.sightings import look_up_step
+from activities.tool import AnyRemoteTool, AnyTool, Pack, RemoteTool, Tool
 from contracts import saga
 from contracts.base import JsonObject
 from contracts.envelope import Cause
@@ -37,14 +41,17 @@ class Desk:
     database_url: str
     behaviour: Behaviour
     policy: Policy
+    more: tuple[Pack, ...] = ()
     open_runs: set[str] = field(default_factory=set[str])
     """Runs that Temporal would call open."""
 
     def __post_init__(self) -> None:
         """Make the packs."""
-        self.packs = (LEDGER, sample_pack(self.behaviour))
-        self.tools: dict[str, AnyTool] = {tool.contract.wire_name: tool for pack in self.packs for tool in pack.tools}
-        registry = Registry.of([tool.contract for tool in self.tools.values()])
+        self.packs = (LEDGER, sample_pack(self.behaviour), *self.more)
+        every = [tool for pack in self.packs for tool in pack.tools]
+        self.tools: dict[str, AnyTool] = {tool.contract.wire_name: tool for tool in every if isinstance(tool, Tool)}
+        self.remote = {tool.contract.wire_name: tool for tool in every if isinstance(tool, RemoteTool)}
+        registry = Registry.of([tool.contract for tool in every])
         self.admission = Admission(self.database, registry, self.packs, self.policy, self._is_open)
 
     async def _is_open(self, _workflow_id: str, run_id: str) -> bool:
@@ -116,6 +123,24 @@ class Desked:
         """The tool of a step."""
         return self.desk.tools[self.plan.by_id[step_id].tool]
 
+    def remote(self, step_id: str) -> AnyRemoteTool:
+        """The tool of a step that is sent somewhere."""
+        return self.desk.remote[self.plan.by_id[step_id].tool]
+
+    async def send(self, step_id: str) -> saga.StepResult:
+        """Run a step that is sent somewhere."""
+        return await execute_remote_step(self.desk.database, self.remote(step_id), self.call(step_id))
+
+    async def look(self, step_id: str, *, closing: bool = False) -> saga.Sighting:
+        """Look up what became of it."""
+        call = saga.LookupCall(claim=self.claim, step_id=step_id, closing=closing)
+        return await look_up_step(self.desk.database, self.remote(step_id), call)
+
+    async def bring_back(self, step_id: str) -> saga.CompensateResult:
+        """Undo it."""
+        call = saga.CompensateCall(claim=self.claim, step_id=step_id)
+        return await compensate_remote_step(self.desk.database, self.remote(step_id), call)
+
     async def execute(self, step_id: str, **arguments: Any) -> saga.StepResult:  # noqa: ANN401 - JSON
         """Run a step."""
         return await execute_step(self.desk.database, self.tool(step_id), self.call(step_id, **arguments))
@@ -165,7 +190,8 @@ class Desked:
                 **changes,
             }
         )
-        return await admit_resolution(self.desk.database, saga.ResolutionRequest(claim=self.claim, resolution=said))
+        request = saga.ResolutionRequest(claim=self.claim, resolution=said)
+        return await admit_resolution(self.desk.database, request, self.desk.remote)
 
     def row(self) -> dict[str, Any]:
         """The intent's row."""
@@ -200,7 +226,9 @@ end $$
 
 
 @asynccontextmanager
-async def at_desk(database_url: str, policy: Policy | None = None) -> AsyncGenerator[Desk]:
+async def at_desk(
+    database_url: str, policy: Policy | None = None, packs: tuple[Pack, ...] = ()
+) -> AsyncGenerator[Desk]:
     """Sit down at a database with a few books and accounts; one that was used before is emptied first (50 ms)."""
     with psycopg.connect(database_url, autocommit=True) as connection:
         row = connection.execute("select to_regclass('samples.notes') is not null").fetchone()
@@ -210,7 +238,7 @@ async def at_desk(database_url: str, policy: Policy | None = None) -> AsyncGener
             create_tables(database_url)
     create_accounts(database_url)
     async with Database(database_url) as database:
-        yield Desk(database, database_url, Behaviour(), policy or Policy())
+        yield Desk(database, database_url, Behaviour(), policy or Policy(), packs)
 
 
 def same_bytes(one: saga.Standing | saga.StepResult, other: saga.Standing | saga.StepResult) -> bool:

@@ -19,7 +19,7 @@ from pydantic import BaseModel
 
 from activities.database import ROLE_APP, ROLE_READONLY, Database, Row, Transaction
 from activities.packs.ledger import PACK
-from activities.tool import AnyTool, Compensated, StepContext
+from activities.tool import AnyTool, Compensated, StepContext, Tool
 from contracts.base import JsonObject
 from contracts.errors import SagaError
 from contracts.keys import compensate_key, execute_key, intent_id
@@ -30,7 +30,7 @@ ANNA = "anna"
 BEN = "ben"
 CASH = "S00000001"
 MERCHANT = "S00000002"
-TOOLS: dict[str, AnyTool] = {tool.contract.name: tool for tool in PACK.tools}
+TOOLS: dict[str, AnyTool] = {tool.contract.name: tool for tool in PACK.tools if isinstance(tool, Tool)}
 
 _ADMIT = """
 insert into backstay.intents (intent_key, intent_id, tenant, principal, agent, session_id, request, body_digest,

@@ -1,0 +1,85 @@
+"""The way forward: steps whose needs are done, at most eight at a time, until all are done or one did not land."""
+
+from dataclasses import replace
+
+from contracts.binding import resolve
+from contracts.envelope import Cause, StepState
+from contracts.errors import ErrorInfo, SagaError
+from contracts.plan import PlannedStep
+from contracts.reasons import Reason
+from contracts.saga import ParkReason
+from workflows import commands as do
+from workflows.moves import PARALLEL_STEPS_MAX, Advance, close, look, park, unknown_steps
+from workflows.state import Stage, State
+
+
+def forward(state: State) -> Advance:
+    """Start every step whose needs are done; settle when all are, park when none can."""
+    plan = state.known_plan
+    outputs = {step_id: step.output for step_id, step in state.steps.items() if step.output is not None}
+    calls: list[do.Execute] = []
+    ready = [step for step in plan.steps if _is_ready(state, step)]
+    for planned in ready[: PARALLEL_STEPS_MAX - len(state.running())]:
+        try:
+            arguments = resolve(planned.arguments, outputs)
+        except SagaError as error:
+            state = without(state, planned.step_id, error.info)
+            continue
+        wait = state.steps[planned.step_id].wait_seconds
+        calls.append(do.Execute(step_id=planned.step_id, arguments=arguments, after_seconds=wait))
+    if state.cause is not Cause.NONE:
+        calls = []
+    for call in calls:
+        state = state.with_step(call.step_id, state=StepState.EXECUTING, step_key=plan.execute_key(call.step_id))
+    state, looks = look(state, unknown_steps(state), closing=False) if state.cause is Cause.NONE else (state, ())
+    if calls or looks or state.running():
+        return state, (*calls, *looks)
+    if all(step.state is StepState.DONE for step in state.steps.values()):
+        return replace(state, stage=Stage.SETTLING), (do.Settle(),)
+    if state.cause is Cause.NONE and unknown_steps(state):
+        return _out_of_patience(state)
+    if state.past_pivot:
+        return park(state, ParkReason.STUCK_AFTER_PIVOT)
+    return turn_back(state)
+
+
+def _is_ready(state: State, planned: PlannedStep) -> bool:
+    return state.steps[planned.step_id].state is StepState.PLANNED and all(
+        state.steps[need].state is StepState.DONE for need in planned.needs
+    )
+
+
+def _out_of_patience(state: State) -> Advance:
+    """Call a person; or turn back, where the downstream can be told never to carry it out."""
+    steps = unknown_steps(state)
+    plan = state.known_plan
+    if state.past_pivot or not all(plan.by_id[step_id].cancel_by_key for step_id in steps):
+        return park(state, ParkReason.OUTCOME_UNKNOWN)
+    error = SagaError(
+        Reason.DEPENDENCY_DOWN,
+        f"The outcome of {', '.join(steps)} was not known in time; the downstream is told not to carry it out.",
+        details={"steps": list(steps)},
+    )
+    return turn_back(replace(state, cause=Cause.REFUSED, error=error.info))
+
+
+def without(state: State, step_id: str, error: ErrorInfo) -> State:
+    """Note that a step did not land, and turn back if that is still possible."""
+    superseded = error.code is Reason.SUPERSEDED
+    state = state.with_step(step_id, state=StepState.SUPERSEDED if superseded else StepState.REFUSED, error=error)
+    if state.cause is not Cause.NONE or state.past_pivot:
+        return state
+    cause = Cause.DEADLINE if error.code is Reason.DEADLINE_EXCEEDED else Cause.REFUSED
+    return replace(state, cause=cause, error=error)
+
+
+def turn_back(state: State) -> Advance:
+    """Close the intent; but never over a step that cannot be undone and may have landed: that is looked up first.
+
+    Until it is known nothing else is told not to land: there may be only forward.
+    """
+    plan = state.known_plan
+    if pivots := tuple(step_id for step_id in unknown_steps(state) if plan.by_id[step_id].is_pivot):
+        state, looks = look(state, pivots, closing=True)
+        return (state, looks) if looks or state.running() else park(state, ParkReason.OUTCOME_UNKNOWN)
+    return close(state, state.cause)
