@@ -6,16 +6,17 @@ A wrong pack dies here, at start-up, with a message that says what to change.
 import importlib
 import inspect
 import pkgutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, fields
 from importlib.metadata import entry_points
+from types import MappingProxyType
 from typing import Any, Final, cast
 
 from psycopg import DatabaseError
 
 from activities import packs as own_packs
 from activities.database import Database
-from activities.tool import AnyRemoteTool, AnyTool, Compensated, Pack, RemoteTool, Tool
+from activities.tool import AnyRemoteTool, AnyTool, Compensated, DownstreamPack, Pack, RemoteTool, Tool
 from contracts.planning import ObjectState
 from contracts.registry import Registry
 from contracts.tool import Dispatch, Idempotency, SideEffect
@@ -31,12 +32,17 @@ class PackError(ValueError):
     """A pack is wrong; the text says what to change, line by line."""
 
 
-def load_packs(modules: Iterable[str] = ()) -> tuple[Pack, ...]:
-    """Import every pack and check it. Raises PackError naming all that is wrong."""
+def load_packs(modules: Iterable[str] = (), addresses: Mapping[str, str] = MappingProxyType({})) -> tuple[Pack, ...]:
+    """Import every pack and check it. Raises PackError naming all that is wrong.
+
+    A pack that needs a downstream is left out where `addresses` does not have it: no tool may be offered that cannot
+    be carried out.
+    """
     names = [f"{own_packs.__name__}.{found.name}" for found in pkgutil.iter_modules(own_packs.__path__)]
     names += list(modules)
-    packs = [_pack_of(name) for name in sorted(set(names), key=names.index)]
-    packs += [_checked_type(point.value, point.load()) for point in entry_points(group=ENTRY_POINT_GROUP)]
+    found = [_pack_of(name) for name in sorted(set(names), key=names.index)]
+    found += [_checked_type(point.value, point.load()) for point in entry_points(group=ENTRY_POINT_GROUP)]
+    packs = [made for pack in found if (made := _with_downstream(pack, addresses)) is not None]
     check_packs(packs)
     return tuple(packs)
 
@@ -152,7 +158,14 @@ def _handler_problems(  # noqa: PLR0911 - one line per fault
     return []
 
 
-def _pack_of(module: str) -> Pack:
+def _with_downstream(pack: Pack | DownstreamPack, addresses: Mapping[str, str]) -> Pack | None:
+    if isinstance(pack, Pack):
+        return pack
+    address = addresses.get(pack.downstream)
+    return None if address is None else pack.make(address)
+
+
+def _pack_of(module: str) -> Pack | DownstreamPack:
     try:
         return _checked_type(module, getattr(importlib.import_module(module), "PACK", None))
     except ImportError as error:
@@ -163,7 +176,7 @@ def _pack_of(module: str) -> Pack:
         raise PackError(f"{module}: fails while it is imported ({type(error).__name__}: {error}); mend it.") from error
 
 
-def _checked_type(source: str, pack: object) -> Pack:
-    if not isinstance(pack, Pack):
+def _checked_type(source: str, pack: object) -> Pack | DownstreamPack:
+    if not isinstance(pack, Pack | DownstreamPack):
         raise PackError(f"{source}: has no `PACK = Pack(...)`; add one: see activities/tool.py.")
     return pack

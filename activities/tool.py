@@ -149,3 +149,14 @@ class Pack:
     name: str
     tools: tuple[AnyTool | AnyRemoteTool, ...]
     resources: Mapping[str, LiteralString] = field(default_factory=dict[str, LiteralString])
+
+
+@dataclass(frozen=True, kw_only=True)
+class DownstreamPack:
+    """What such a module exports as `PACK` when its tools need a downstream: they are offered where it has an address.
+
+    `make` is given that address, as the settings have it.
+    """
+
+    downstream: str
+    make: Callable[[str], Pack]

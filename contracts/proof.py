@@ -172,7 +172,7 @@ def require_sound(proof: Proof, posted: Sequence[str] = ()) -> None:
 
 def _proved(step: Call, contract: AnyContract | None, *, has_pivot: bool) -> ProvedStep:
     settling = Settling.NOBODY_KNOWS if contract is None else settling_of(contract)
-    drops = bool(getattr(contract, "cancel_by_key", False))
+    drops = contract is not None and contract.cancel_by_key
     past: Ways = ways(settling, step.side_effect, can_drop=drops, past_pivot=True) if has_pivot else {}
     return ProvedStep(
         step_id=step.step_id,

@@ -18,4 +18,10 @@ select ledger.fund_account('A00000002', 'S00000002', 50000);
 select ledger.fund_account('A00000003', 'S00000002', 10000);
 select ledger.fund_account('A00000004', 'S00000002', 20000);
 
+--                               object       tenant       principal
+insert into bank.objects values ('B00000001', 'demo-bank', 'demo-customer'),  -- pays out
+                                ('P00000001', 'demo-bank', 'demo-customer'),  -- is paid
+                                ('K00000001', 'demo-bank', 'demo-customer'),  -- a card
+                                ('K90000001', 'demo-bank', 'demo-customer');  -- a card that the bank declines
+
 commit;

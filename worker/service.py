@@ -120,7 +120,7 @@ async def serving(
     async with AsyncExitStack() as stack:
         tracer = tracing.statement if tracing else None
         database = await stack.enter_async_context(Database(settings.require_database_url(), tracer=tracer))
-        engine = Engine(database, load_packs(settings.packs))
+        engine = Engine(database, load_packs(settings.packs, settings.downstream_addresses))
         client = client or await connect(settings, [tracing.interceptor] if tracing else [])
         await check_ready(engine, settings, client)
         await stack.enter_async_context(build_worker(client, engine, settings, interceptors))

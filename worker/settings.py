@@ -7,6 +7,7 @@ stack that `make up` started here. How to reach Temporal (address, namespace, TL
 
 from __future__ import annotations
 
+import re
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from worker.stack.state import StackState
 
 PREFIX = "BACKSTAY_"
+_BANK_URL = re.compile(
+    r"https?://[A-Za-z0-9.\-]{1,253}(:[0-9]{1,5})?/?|https?://\[[0-9A-Fa-f:.]{2,45}\](:[0-9]{1,5})?/?"
+)
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 Port = Annotated[int, Field(ge=1, le=65_535)]
 
@@ -58,11 +62,15 @@ class Settings(BaseSettings):
     """A killed worker's sagas go on after this time."""
     sticky_timeout_seconds: Annotated[float, Field(ge=0.1, le=60)] = 2
     """A waiting saga whose worker is gone is given to another one after this time."""
+    bank_url: str | None = None
+    """Where the bank is, like http://127.0.0.1:8460; without it, and without that of `make up`: no tools of it."""
     state_dir: Path = Field(default_factory=_default_state_dir)
     """Where `make up` keeps data, logs and its state file."""
     temporal_port: Port = 7233
     """Of the Temporal server that `make up` starts."""
     temporal_ui_port: Port = 8233
+    bank_port: Port = 8460
+    """Of the bank that `make up` starts."""
 
     @field_validator("packs", mode="before")
     @classmethod
@@ -70,6 +78,14 @@ class Settings(BaseSettings):
         if isinstance(value, str):
             return tuple(name.strip() for name in value.split(",") if name.strip())
         return value
+
+    @field_validator("bank_url")
+    @classmethod
+    def _refuse_other_banks(cls, value: str | None) -> str | None:
+        """Take scheme, host and port alone: what else could stand there would end up in every request, or in a log."""
+        if value and not _BANK_URL.fullmatch(value):
+            raise ValueError("is no address; use http://host:port or https://host:port, and nothing else.")
+        return value or None
 
     @field_validator("database_url")
     @classmethod
@@ -127,6 +143,13 @@ class Settings(BaseSettings):
             "No database: DATABASE_URL is not set and no local stack is running. Run `make up` to start one on this "
             "machine, or set DATABASE_URL to a PostgreSQL, like postgresql://user:password@host:5432/backstay.",
         )
+
+    @property
+    def downstream_addresses(self) -> dict[str, str]:
+        """Where the downstreams are that packs may need: as set, else as in the local stack that is used."""
+        local = None if self.database_url else self.local_stack
+        bank_url = self.bank_url or (local.bank_url if local and local.is_running("bank") else None)
+        return {"bank": bank_url} if bank_url else {}
 
     def temporal_connection(self) -> ClientConnectConfig:
         """What Client.connect() needs: from TEMPORAL_* and temporal.toml, else the local stack, else localhost:7233.

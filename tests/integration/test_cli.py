@@ -408,6 +408,7 @@ def test_up_gives_every_command_its_servers_and_down_takes_them_away(stack: Loca
         "BACKSTAY_STATE_DIR": str(state / "up"),
         "BACKSTAY_TEMPORAL_PORT": str(free_port()),
         "BACKSTAY_TEMPORAL_UI_PORT": str(free_port()),
+        "BACKSTAY_BANK_PORT": str(free_port()),
     }
     others = environment_of(stack, "").items()
     alone = {name: value for name, value in others if not name.startswith(("BACKSTAY_", "TEMPORAL_", "DATABASE_"))}
@@ -422,8 +423,8 @@ def test_up_gives_every_command_its_servers_and_down_takes_them_away(stack: Loca
         here.run("down")
         shutil.rmtree(state)
 
-    assert (up.exit_code, set(up.data["processes"])) == (0, {"postgres", "temporal", "worker"})
+    assert (up.exit_code, set(up.data["processes"])) == (0, {"postgres", "temporal", "bank", "worker"})
     assert (swept.exit_code, swept.data["looked_at"]) == (0, 0)
     assert (again.exit_code, up.data["temporal_address"] in again.output) == (0, True)
-    assert (down.exit_code, set(down.data["stopped"])) == (0, {"postgres", "temporal", "worker"})
+    assert (down.exit_code, set(down.data["stopped"])) == (0, {"postgres", "temporal", "bank", "worker"})
     assert (nothing.exit_code, nothing.output) == (0, "nothing was running\n")

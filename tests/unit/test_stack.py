@@ -286,10 +286,12 @@ def test_no_user_is_added_and_data_lies_outside_the_home_directory(stack: LocalS
 @pytest.fixture
 def settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[Settings]:
     """Settings for an `up` of its own; whatever it started is ended."""
-    for name in ("DATABASE_URL", "BACKSTAY_DATABASE_URL", "TEMPORAL_ADDRESS"):
+    for name in ("DATABASE_URL", "BACKSTAY_DATABASE_URL", "BACKSTAY_BANK_URL", "TEMPORAL_ADDRESS"):
         monkeypatch.delenv(name, raising=False)
     directory = make_run_directory()
-    settings = Settings.load(state_dir=directory / "up", temporal_port=free_port(), temporal_ui_port=free_port())
+    settings = Settings.load(
+        state_dir=directory / "up", temporal_port=free_port(), temporal_ui_port=free_port(), bank_port=free_port()
+    )
     yield settings
     detached.down(settings)
     shutil.rmtree(directory)
@@ -322,13 +324,13 @@ def test_up_outlives_its_command_and_may_be_repeated_and_down_ends_exactly_that(
     again = LocalStack.up(settings)
 
     assert first == again
-    assert set(first.processes) == {"postgres", "temporal", "worker"}
+    assert set(first.processes) == {"postgres", "temporal", "bank", "worker"}
     assert Settings.load(state_dir=settings.state_dir).require_database_url() == first.database_url
     with psycopg.connect(first.database_url) as connection:
         assert connection.execute("select count(*) from backstay.intents").fetchone() == (0,)
     bystander = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
 
-    assert detached.down(settings) == ["worker", "temporal", "postgres"]
+    assert detached.down(settings) == ["worker", "bank", "temporal", "postgres"]
     assert detached.down(settings) == []
 
     assert not any(record.is_alive() for record in first.processes.values())
@@ -347,7 +349,7 @@ def test_up_repairs_what_died_and_keeps_what_runs(settings: Settings) -> None:
     second = LocalStack.up(settings)
 
     assert first.processes["temporal"] == second.processes["temporal"]
-    assert all(second.is_running(name) for name in ("postgres", "temporal", "worker"))
+    assert all(second.is_running(name) for name in ("postgres", "temporal", "bank", "worker"))
 
 
 @pytest.mark.servers
@@ -369,6 +371,19 @@ def test_up_on_a_port_in_use_says_which_variable_to_set(settings: Settings) -> N
         taken.listen()
 
         with pytest.raises(StackError, match="BACKSTAY_TEMPORAL_PORT"):
+            LocalStack.up(settings)
+
+
+@pytest.mark.servers
+@pytest.mark.usefixtures("sleeping_worker")
+def test_up_on_a_bank_port_in_use_says_which_variable_to_set(settings: Settings) -> None:
+    LocalStack.up(settings)
+    detached.down(settings)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", settings.bank_port))
+        taken.listen()
+
+        with pytest.raises(StackError, match="BACKSTAY_BANK_PORT"):
             LocalStack.up(settings)
 
 

@@ -26,7 +26,8 @@ class _Commands(TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ANN401, ARG002 - typer does not export its context's type
         order = (
-            "intent why key plan approvals approve deny parked resolve sweep check tools ledger worker db up down demo"
+            "intent why key plan approvals approve deny parked resolve sweep check tools ledger worker bank db up down"
+            " demo"
         )
         return [name for name in order.split() if name in self.commands]
 
@@ -54,6 +55,7 @@ app.command()(operations.check)
 app.command()(operations.tools)
 app.command()(operations.ledger)
 app.command()(operations.worker)
+app.command()(operations.bank)
 app.add_typer(operations.database_app, name="db")
 app.command()(operations.up)
 app.command()(operations.down)

@@ -1,5 +1,6 @@
-"""Commands for who runs it: sweep, check, tools, ledger, worker, db upgrade, up, down, demo."""
+"""Commands for who runs it: sweep, check, tools, ledger, worker, bank, db upgrade, up, down, demo."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -91,6 +92,30 @@ def worker() -> None:
     from worker.cli.serving import serve  # noqa: PLC0415 - as above
 
     serve(running.load_settings())
+
+
+def bank(
+    *,
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="0 takes a free one.")] = 8460,
+    host: Annotated[str, typer.Option(help="Where to listen; it knows no passwords.")] = "127.0.0.1",
+    book: Annotated[Path | None, typer.Option(help="Its book; bank.jsonl in the state directory when missing.")] = None,
+    key_lifetime_seconds: Annotated[
+        float, typer.Option(min=0.001, help="How long an idempotency key is remembered.")
+    ] = 86_400,
+) -> None:
+    """Be a small bank that can go wrong on demand, to try remote tools on; tell a worker by BACKSTAY_BANK_URL.
+
+    It keeps an append-only book of its own. It says on standard output where it listens.
+    """
+    from worker.bank.book import BookError  # noqa: PLC0415 - as above
+    from worker.bank.serving import serve  # noqa: PLC0415 - as above
+    from worker.cli import running  # noqa: PLC0415 - as above
+
+    path = book or running.load_settings().state_dir / "bank.jsonl"
+    try:
+        serve(path, host=host, port=port, key_lifetime_seconds=key_lifetime_seconds)
+    except (BookError, OSError) as error:
+        running.fail(str(error), running.EXIT_USAGE)
 
 
 @database_app.command("upgrade")

@@ -61,7 +61,7 @@ class Session:
         from worker.settings import SettingsError  # noqa: PLC0415 - as above
 
         try:
-            return load_packs(self.settings.packs)
+            return load_packs(self.settings.packs, self.settings.downstream_addresses)
         except PackError as error:
             raise SettingsError(str(error)) from error
 

@@ -23,6 +23,7 @@ def start(settings: "Settings") -> "Envelope":
     lines = [
         f"database  {state.database_url}",
         f"temporal  {state.temporal_address}, Web UI {state.ui_url}",
+        f"bank      {state.bank_url}",
         f"logs      {settings.state_dir}/*.log",
         "next      backstay tools",
     ]
@@ -31,6 +32,7 @@ def start(settings: "Settings") -> "Envelope":
         "database_url": state.database_url,
         "temporal_address": state.temporal_address,
         "ui_url": state.ui_url,
+        "bank_url": state.bank_url,
         "processes": running,
         "lines": lines,
     }

@@ -40,13 +40,15 @@ def main() -> int:
 def status(settings: Settings) -> int:
     """Tell what runs; 1 if a part of the stack does not."""
     state = StackState.load(settings.state_dir) or StackState()
-    running = {name: state.is_running(name) for name in ("postgres", "temporal", "worker")}
+    running = {name: state.is_running(name) for name in ("postgres", "temporal", "bank", "worker")}
     for name, runs in running.items():
         say(f"{name:<9} " + (f"runs, process {state.processes[name].pid}" if runs else "does not run"))
     if running["postgres"]:
         say(f"database  {state.database_url}")
     if running["temporal"]:
         say(f"temporal  {state.temporal_address}, Web UI {state.ui_url}")
+    if running["bank"]:
+        say(f"bank      {state.bank_url}")
     say(f"logs      {settings.state_dir}/*.log")
     if settings.database_url:
         say("note      DATABASE_URL is set and wins: the command line uses that database, not this stack's")

@@ -20,7 +20,7 @@ from worker.stack.local import DATABASE
 from worker.stack.postgres import PostgresServer
 from worker.stack.processes import ProcessRecord, StackError, log_tail, spawn, wait_until
 from worker.stack.state import StackState
-from worker.stack.temporal import NAMESPACE, TemporalServer
+from worker.stack.temporal import HOST, NAMESPACE, TemporalServer
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -31,10 +31,12 @@ EXAMPLE_ACCOUNTS = Path(__file__).parents[2] / "examples" / "accounts.sql"
 WORKER_START_TIMEOUT_SECONDS = 60.0
 WORKER_STOP_TIMEOUT_SECONDS = 30.0
 WORKER_COMMAND = (sys.executable, "-c", "from worker.cli import main; main()", "worker")
+BANK_START_TIMEOUT_SECONDS = 20.0
+BANK_COMMAND = (sys.executable, "-m", "worker.bank")
 
 
 def up(settings: Settings) -> StackState:
-    """Have PostgreSQL, Temporal and a worker running, the database migrated.
+    """Have PostgreSQL, Temporal, a bank and a worker running, the database migrated.
 
     Raises: StackError with the end of the log of what did not start; what did start runs on, and `down` ends it.
     """
@@ -53,6 +55,7 @@ def down(settings: Settings) -> list[str]:
             return ended
         ways = {
             "worker": (signal.SIGTERM, WORKER_STOP_TIMEOUT_SECONDS),
+            "bank": (signal.SIGTERM, 10.0),
             "temporal": (signal.SIGTERM, 10.0),
             "postgres": (signal.SIGINT, 20.0),
         }
@@ -78,6 +81,8 @@ class _Up:
             dies_with_parent=False,
             process=self._running("postgres"),
         )
+        self._bank_said_bytes: int | None = None
+        """What its log held before this run started it; None: it was running."""
         temporal = self._running("temporal")
         self.temporal = TemporalServer(
             self.directory / "temporal.db",
@@ -94,9 +99,12 @@ class _Up:
         self._note("temporal", self.temporal.process)
         self.postgres.begin_start()
         self._note("postgres", self.postgres.process)
+        if not self.state.is_running("bank"):
+            self._begin_bank()
         self.postgres.finish_start()
         self._migrate()
         self.temporal.finish_start()
+        self._finish_bank()
         if not self.state.is_running("worker"):
             self._start_worker()
         return self.state
@@ -138,6 +146,35 @@ class _Up:
             if owner.execute("select 1 from ledger.accounts limit 1").fetchone() is None:
                 owner.execute(EXAMPLE_ACCOUNTS.read_bytes())
 
+    def _begin_bank(self) -> None:
+        port = self.settings.bank_port
+        log = self.log("bank")
+        self._bank_said_bytes = log.stat().st_size if log.exists() else 0
+        process = spawn(
+            (*BANK_COMMAND, "--port", str(port), "--book", str(self.directory / "bank.jsonl")),
+            log=log,
+            dies_with_parent=None,
+            cwd=str(Path(__file__).resolve().parents[2]),
+        )
+        self.state.bank_url = f"http://{HOST}:{port}"
+        self._note("bank", process)
+
+    def _finish_bank(self) -> None:
+        """Wait until the bank says that it listens: another program may have its port."""
+        process, log = self.state.processes["bank"], self.log("bank")
+        if self._bank_said_bytes is None:
+            return  # it ran before
+
+        def listens() -> bool:
+            return b"listens at" in log.read_bytes()[self._bank_said_bytes :]
+
+        wait_until(lambda: listens() or not process.is_alive(), timeout_seconds=BANK_START_TIMEOUT_SECONDS)
+        if not process.is_alive() or not listens():
+            raise StackError(
+                f"The bank did not start; set BACKSTAY_BANK_PORT if {self.settings.bank_port} is taken. The end of"
+                f" {log}:\n{log_tail(log)}"
+            )
+
     def _start_worker(self) -> None:
         since = datetime.now(UTC)
         # Another system's Temporal in the caller's environment must not get this database's worker.
@@ -147,6 +184,7 @@ class _Up:
             "TEMPORAL_NAMESPACE": NAMESPACE,
             "DATABASE_URL": self.state.database_url,
             "BACKSTAY_STATE_DIR": str(self.directory),
+            "BACKSTAY_BANK_URL": self.settings.bank_url or self.state.bank_url,
         }
         environment.pop("BACKSTAY_DATABASE_URL", None)
         process = spawn(

@@ -17,12 +17,13 @@ STATE_FILE = "state.json"
 
 @dataclass(slots=True)
 class StackState:
-    """What `up` started. Processes are named postgres, temporal and worker; a dead one stays until up or down."""
+    """What `up` started. Processes are named postgres, temporal, bank and worker; a dead one stays until up or down."""
 
     database_url: str = ""
     temporal_address: str = ""
     temporal_http_port: int = 0
     ui_url: str | None = None
+    bank_url: str = ""
     processes: dict[str, ProcessRecord] = field(default_factory=dict[str, ProcessRecord])
 
     def is_running(self, name: str) -> bool:
