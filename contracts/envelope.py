@@ -5,8 +5,8 @@ from enum import StrEnum
 from pydantic import Field
 
 from contracts.base import JsonObject, Record
-from contracts.errors import EffectOutcome, ErrorInfo
-from contracts.reasons import Reason
+from contracts.errors import ErrorInfo
+from contracts.reasons import EffectOutcome, Reason
 
 
 class Outcome(StrEnum):
@@ -152,14 +152,15 @@ def intent_envelope(report: IntentReport, error: ErrorInfo | None, meta: Meta) -
     if report.outcome is Outcome.COMMITTED:
         return Envelope(status_code=200, status=Status.SUCCESS, data=data, meta=meta)
     if not report.outcome.is_final:
-        return Envelope(status_code=202, status=Status.PENDING, data=data, error=error, meta=meta)
+        told = error.model_copy(update={"outcome": EffectOutcome.UNKNOWN}) if error else None
+        return Envelope(status_code=202, status=Status.PENDING, data=data, error=told, meta=meta)
     known = error or cause_error(report.cause)
-    told = known.model_copy(
+    left = known.model_copy(
         update={
             "outcome": EffectOutcome.COMPENSATED if report.outcome is Outcome.COMPENSATED else EffectOutcome.NOT_APPLIED
         }
     )
-    return Envelope(status_code=told.code.status_code, status=Status.ERROR, data=data, error=told, meta=meta)
+    return Envelope(status_code=left.code.status_code, status=Status.ERROR, data=data, error=left, meta=meta)
 
 
 def error_envelope(error: ErrorInfo, meta: Meta | None = None) -> Envelope:

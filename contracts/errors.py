@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import Field
 
 from contracts.base import JsonObject, Record
-from contracts.reasons import Reason, Retryable, UserAction
+from contracts.reasons import EffectOutcome, Reason, Retryable, UserAction
 
 
 class Phase(StrEnum):
@@ -21,16 +21,6 @@ class Phase(StrEnum):
     COMPENSATION = "compensation"
 
 
-class EffectOutcome(StrEnum):
-    """What the error leaves behind."""
-
-    NOT_APPLIED = "not_applied"
-    APPLIED = "applied"
-    PARTIALLY_APPLIED = "partially_applied"
-    UNKNOWN = "unknown"
-    COMPENSATED = "compensated"
-
-
 class FieldProblem(Record):
     """One wrong field: where, why, and what would be right."""
 
@@ -39,6 +29,11 @@ class FieldProblem(Record):
     message: str
     allowed: str = ""
     example: Any = None
+
+
+def _outcome_by_code(validated: dict[str, Any]) -> EffectOutcome:
+    code: Reason = validated["code"]
+    return code.outcome
 
 
 class ErrorInfo(Record):
@@ -52,7 +47,7 @@ class ErrorInfo(Record):
     phase: Phase = Phase.EXECUTION
     retryable: Retryable = Retryable.NEVER
     user_action: UserAction = UserAction.NONE
-    outcome: EffectOutcome = EffectOutcome.NOT_APPLIED
+    outcome: EffectOutcome = Field(default_factory=_outcome_by_code)
     details: JsonObject = Field(default_factory=dict[str, Any])
 
 
@@ -67,20 +62,21 @@ class SagaError(Exception):
         details: Mapping[str, Any] | None = None,
         fields: Sequence[FieldProblem] = (),
         phase: Phase = Phase.EXECUTION,
-        outcome: EffectOutcome = EffectOutcome.NOT_APPLIED,
+        outcome: EffectOutcome | None = None,
+        suggestion: str | None = None,
     ) -> None:
-        """Carry `reason`; `message` says what happened, then what to do."""
+        """Carry `reason`; `message` says what happened, then what to do. Outcome and suggestion: else the reason's."""
         super().__init__(message)
         self.reason = reason
         self.info = ErrorInfo(
             code=reason,
             message=message,
             user_message=message,
-            suggestion=reason.suggestion,
+            suggestion=reason.suggestion if suggestion is None else suggestion,
             fields=tuple(fields),
             phase=phase,
             retryable=reason.retryable,
             user_action=reason.user_action,
-            outcome=outcome,
+            outcome=reason.outcome if outcome is None else outcome,
             details=dict(details or {}),
         )

@@ -1,7 +1,7 @@
 """The closed set of reasons: one vocabulary for HTTP, retries, documentation and metrics.
 
-A reason answers three questions once and for all: which HTTP status it has, whether the same call may
-succeed later, and who has to act. Nothing else in the product decides about retries.
+A reason answers four questions once and for all: which HTTP status it has, whether the same call may
+succeed later, who has to act, and what is left behind. Nothing else in the product decides about retries.
 Source of the shape: Google AIP-193 (one cause per reason) and AIP-194 (retry by code, never by text).
 """
 
@@ -28,6 +28,16 @@ class UserAction(StrEnum):
     TRY_LATER = "try_later"
     CONTACT_SUPPORT = "contact_support"
     NONE = "none"
+
+
+class EffectOutcome(StrEnum):
+    """What the error leaves behind."""
+
+    NOT_APPLIED = "not_applied"
+    APPLIED = "applied"
+    PARTIALLY_APPLIED = "partially_applied"
+    UNKNOWN = "unknown"
+    COMPENSATED = "compensated"
 
 
 class Reason(StrEnum):
@@ -105,6 +115,14 @@ class Reason(StrEnum):
         return _RULES[self].suggestion
 
     @property
+    def outcome(self) -> EffectOutcome:
+        """What an error with this reason leaves behind, unless who raises it knows better.
+
+        NOT_APPLIED is a promise: only for reasons that say themselves that nothing happened.
+        """
+        return _RULES[self].outcome
+
+    @property
     def is_transient(self) -> bool:
         """True when the engine itself tries the same write again: nothing was decided about it.
 
@@ -124,10 +142,12 @@ class _Rule(NamedTuple):
     retryable: Retryable
     user_action: UserAction
     suggestion: str
+    outcome: EffectOutcome = EffectOutcome.NOT_APPLIED
 
 
 _NEVER, _ONCE, _ALWAYS = Retryable.NEVER, Retryable.ONCE, Retryable.ALWAYS
 _DO = UserAction
+_UNKNOWN = EffectOutcome.UNKNOWN
 
 _RULES: Final[dict[Reason, _Rule]] = {
     Reason.BODY_MALFORMED: _Rule(
@@ -151,7 +171,7 @@ _RULES: Final[dict[Reason, _Rule]] = {
     Reason.RETRY_NOT_ALLOWED: _Rule(
         409, _NEVER, _DO.ASK_USER, "Only an intent that left nothing behind may be retried."
     ),
-    Reason.ALREADY_SETTLED: _Rule(409, _NEVER, _DO.NONE, "The intent has its outcome; its body was pruned."),
+    Reason.ALREADY_SETTLED: _Rule(409, _NEVER, _DO.NONE, "The intent has its outcome; its body was pruned.", _UNKNOWN),
     Reason.POSSIBLE_DUPLICATE: _Rule(
         409, _NEVER, _DO.ASK_USER, "Confirm with the user that this is meant a second time."
     ),
@@ -182,24 +202,30 @@ _RULES: Final[dict[Reason, _Rule]] = {
         409, _NEVER, _DO.CONTACT_SUPPORT, "The write did not do what it promises and was rolled back."
     ),
     Reason.SUPERSEDED: _Rule(409, _NEVER, _DO.NONE, "The step was fenced; it can never land."),
-    Reason.RUN_STALE: _Rule(409, _NEVER, _DO.NONE, "Another run owns this intent now."),
-    Reason.INTENT_PARKED: _Rule(409, _NEVER, _DO.CONTACT_SUPPORT, "An operator has to resolve the intent first."),
+    Reason.RUN_STALE: _Rule(409, _NEVER, _DO.NONE, "Another run owns this intent now.", _UNKNOWN),
+    Reason.INTENT_PARKED: _Rule(
+        409, _NEVER, _DO.CONTACT_SUPPORT, "An operator has to resolve the intent first.", _UNKNOWN
+    ),
     Reason.CANCELLED: _Rule(409, _NEVER, _DO.NONE, "It was cancelled; post it again only if the user wants it."),
     Reason.DEADLINE_EXCEEDED: _Rule(409, _NEVER, _DO.ASK_USER, "Post it again if it is still wanted."),
     Reason.INTERRUPTED: _Rule(
-        409, _NEVER, _DO.CONTACT_SUPPORT, "Its run was ended from outside; an operator closes or forwards it."
+        409, _NEVER, _DO.CONTACT_SUPPORT, "Its run was ended from outside; an operator closes or forwards it.", _UNKNOWN
     ),
-    Reason.MISMATCH: _Rule(409, _NEVER, _DO.CONTACT_SUPPORT, "Tables and plan differ; an operator has to look."),
+    Reason.MISMATCH: _Rule(
+        409, _NEVER, _DO.CONTACT_SUPPORT, "Tables and plan differ; an operator has to look.", _UNKNOWN
+    ),
     Reason.TOO_LATE: _Rule(409, _NEVER, _DO.NONE, "The intent is past the point where this is possible."),
-    Reason.IN_PROGRESS: _Rule(409, _ALWAYS, _DO.WAIT, "The same key is being worked on; wait."),
+    Reason.IN_PROGRESS: _Rule(409, _ALWAYS, _DO.WAIT, "The same key is being worked on; wait.", _UNKNOWN),
     Reason.RESOURCE_LOCKED: _Rule(423, _ALWAYS, _DO.WAIT, "Another intent holds the object; wait."),
     Reason.KILL_SWITCH_ON: _Rule(503, _ALWAYS, _DO.TRY_LATER, "New effects are switched off; try later."),
     Reason.RATE_LIMITED: _Rule(429, _ALWAYS, _DO.TRY_LATER, "Post more slowly."),
-    Reason.OUTCOME_UNKNOWN: _Rule(202, _ALWAYS, _DO.WAIT, "The outcome is being looked up; do not repeat it."),
-    Reason.DEPENDENCY_DOWN: _Rule(
-        503, _ALWAYS, _DO.TRY_LATER, "Something it needs is down; the same post may be sent again."
+    Reason.OUTCOME_UNKNOWN: _Rule(
+        202, _ALWAYS, _DO.WAIT, "The outcome is not known yet; look again before anything else.", _UNKNOWN
     ),
-    Reason.INTERNAL: _Rule(500, _ONCE, _DO.CONTACT_SUPPORT, "Report it with the request id."),
+    Reason.DEPENDENCY_DOWN: _Rule(
+        503, _ALWAYS, _DO.TRY_LATER, "Something it needs does not answer; do the same again when it does.", _UNKNOWN
+    ),
+    Reason.INTERNAL: _Rule(500, _ONCE, _DO.CONTACT_SUPPORT, "Report it with the request id.", _UNKNOWN),
 }
 
 _TRANSIENT: Final = frozenset({Reason.IN_PROGRESS, Reason.DEPENDENCY_DOWN, Reason.RATE_LIMITED, Reason.INTERNAL})

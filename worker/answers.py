@@ -12,7 +12,7 @@ from activities.standing import ASK, EFFECTS, INTENT_COLUMNS, standing_of, step_
 from contracts.envelope import Envelope, IntentReport, Meta, Outcome, Status, StepReport, StepState, intent_envelope
 from contracts.errors import ErrorInfo, Phase, SagaError
 from contracts.proposal import Proposal
-from contracts.reasons import Reason
+from contracts.reasons import Reason, Retryable
 from contracts.saga import IntentPhase, Standing
 
 POLL_RUNNING_MS: Final = 1_000
@@ -201,6 +201,28 @@ def pending(proposal: Proposal) -> Envelope:
     )
     report = IntentReport(outcome=Outcome.PENDING, steps=steps, waiting_for="admission")
     return intent_envelope(report, None, Meta(intent_id=proposal.intent_id, poll_after_ms=POLL_RUNNING_MS))
+
+
+def unanswered(error: ErrorInfo, intent_id: str) -> Envelope:
+    """Answer for an intent of which nothing is known just now: it may be on its way, so this is never a failure."""
+    look = f"`backstay intent show {intent_id}` tells how it stands; posting the same again is safe."
+    again = error.retryable is not Retryable.NEVER
+    told = error.model_copy(update={"suggestion": look if again else error.suggestion})
+    meta = Meta(intent_id=intent_id, poll_after_ms=POLL_RUNNING_MS)
+    return Envelope(status_code=error.code.status_code, status=Status.PENDING, error=told, meta=meta)
+
+
+def not_known(proposal: Proposal, told: Envelope) -> SagaError:
+    """Make the error for a run that ended with a claim which these tables do not hold."""
+    outcome = (told.data or {}).get("outcome")
+    return SagaError(
+        Reason.MISMATCH,
+        f"The run of intent {proposal.intent_id} ended {outcome}, and this database knows nothing of it: its worker"
+        " writes to another database, or this one was restored from an older copy. Do not post it elsewhere.",
+        details={"intent_id": proposal.intent_id, "outcome": outcome},
+        suggestion="Let DATABASE_URL name one database for this door and for the workers, then look:"
+        f" `backstay intent show {proposal.intent_id}`.",
+    )
 
 
 def named(envelope: Envelope, intent_id: str) -> Envelope:

@@ -3,62 +3,65 @@
 A bad intent is refused by pure code and leaves nothing but one audit row, written after the answer is ready. A good
 one is started under an id made from its key; *accepted* means that Temporal acknowledged the start. A repeat is told
 by the tables: joined while it runs, answered with the stored outcome, or refused by name. A lost acknowledgement is
-a 503 that may be sent again; the same post joins.
+a 503 with an unknown outcome that may be sent again; the same post joins. What a run says of its end is held against
+the tables, and they decide: an intent that they do not know was never COMMITTED here.
 """
 
-import asyncio
 import secrets
 import time
+from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, Final, Self
+from typing import Any, Final, LiteralString, Self
 
-import structlog
 from pydantic import ValidationError
 from temporalio.client import Client, WorkflowHandle
-from temporalio.common import Priority, WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import WorkflowAlreadyStartedError
-from temporalio.service import RPCError, RPCStatusCode
+from temporalio.service import RPCError
 
-from activities import audit
 from activities.admission import Admission
 from activities.database import Database, Transaction
 from activities.dispatch import Engine
 from activities.repeats import ALIAS, admit_repeat, check_alias
 from activities.tool import Pack
-from contracts.envelope import (
-    Envelope,
-    error_envelope,
-)
-from contracts.errors import ErrorInfo, Phase, SagaError
+from contracts.envelope import Envelope, Meta, error_envelope
+from contracts.errors import Phase, SagaError
 from contracts.intent import Caller, IntentRequest
 from contracts.problems import field_problems
 from contracts.proposal import Proposal, propose
-from contracts.reasons import Reason
+from contracts.reasons import EffectOutcome, Reason
 from contracts.registry import Registry
 from contracts.risk import DEFAULT_POLICY, Policy
-from contracts.saga import WORKFLOW
 from contracts.shape import shape_of
 from contracts.wire import decode_object, refusal
-from worker.answers import Known, completed, find, named, not_found, pending, read_known, repeated
+from worker.answers import (
+    Known,
+    completed,
+    find,
+    named,
+    not_found,
+    not_known,
+    pending,
+    read_known,
+    repeated,
+    unanswered,
+)
 from worker.listings import answer
 from worker.messages import Messages
+from worker.notes import Notes
 from worker.outlook import Outlook, outlook_before_admission, outlook_of
 from worker.places import Carrier
 from worker.preview import preview_of
 from worker.runs import unadmitted
 from worker.settings import Settings
-
-log = structlog.get_logger(__name__)
+from worker.starts import RPC_SECONDS, Starts, down
 
 WAIT_SECONDS: Final = 30.0
-RPC_SECONDS: Final = 5.0
-NOTES_MAX: Final = 200
-NOTES_SECONDS_MAX: Final = 10.0
 JOINS_MAX: Final = 3
-_SUMMARY_LENGTH_MAX: Final = 200
-_FAIRNESS_KEY_LENGTH_MAX: Final = 64
-_FIELDS_NOTED_MAX: Final = 20
-_BUSY = (RPCStatusCode.RESOURCE_EXHAUSTED,)
+
+_OCCUPANT: Final[LiteralString] = """
+select intent_id, tenant from backstay.intents
+where workflow_id = %s and intent_key <> %s and final_at is null limit 1
+"""
 
 
 class Door:
@@ -82,11 +85,10 @@ class Door:
         self._client = client
         self._database = database
         self._registry = registry
-        self._settings = settings
+        self._starts = Starts(client, settings)
         self._admission = Admission(database, registry, packs, policy)
         self._carrier = Carrier(database, in_flight_max)
-        self._notes: set[asyncio.Task[None]] = set()
-        self._noting = asyncio.Lock()
+        self._notes = Notes(database)
         self.messages = Messages(client, database)
         """What people say to running sagas: cancel, decide, resolve."""
 
@@ -113,8 +115,7 @@ class Door:
 
     async def close(self) -> None:
         """Write the audit rows that are on their way, and stop following what was posted; sagas go on by themselves."""
-        if self._notes:
-            await asyncio.wait(set(self._notes), timeout=NOTES_SECONDS_MAX)
+        await self._notes.close()
         await self._carrier.close()
 
     # --- posting ------------------------------------------------------------------------------------------------
@@ -130,14 +131,17 @@ class Door:
         call_id: str | None = None,
         wait_seconds: float | None = None,
         eager: bool = False,
+        accepted: Callable[[str], None] = lambda _: None,
     ) -> Envelope:
         """Post an intent and answer with its envelope; never raises for anything that the caller or the world did.
 
         Waits for the outcome at most `wait_seconds` (None: 30; 0: not at all), and no longer than until the saga
         waits for people; then the answer is 202 with `poll_after_ms`. `eager`: this process also has a worker.
+        `accepted` is called with the intent's id once it is certain that the intent goes on by itself.
         """
         started = time.monotonic()
         request_id = _request_id()
+        proposal: Proposal | None = None
         try:
             request, proposal = await self._proposed(
                 body,
@@ -148,12 +152,15 @@ class Door:
                 call_id=call_id,
             )
             wait = WAIT_SECONDS if wait_seconds is None else max(0.0, wait_seconds)
-            envelope = await self._post(request, proposal, wait, eager=eager)
+            envelope = await self._post(request, proposal, wait, accepted, eager=eager)
             envelope = named(envelope, proposal.intent_id)
         except SagaError as error:
-            envelope = error_envelope(error.info)
+            if proposal is not None and error.info.outcome is EffectOutcome.UNKNOWN:
+                envelope = unanswered(error.info, proposal.intent_id)
+            else:
+                envelope = error_envelope(error.info, Meta(intent_id=proposal.intent_id if proposal else None))
             if error.reason is not Reason.DEPENDENCY_DOWN:
-                self._note(caller, error.info, request_id)
+                self._notes.add(caller, error.info, request_id)
         return completed(envelope, request_id=request_id, call_id=call_id, started=started)
 
     async def _proposed(
@@ -196,25 +203,47 @@ class Door:
             problems = field_problems(error, shape_of(IntentRequest), values)
             raise refusal(Reason.ARGUMENTS_INVALID, problems) from None
 
-    async def _post(self, request: IntentRequest, proposal: Proposal, wait: float, *, eager: bool) -> Envelope:
+    async def _post(
+        self,
+        request: IntentRequest,
+        proposal: Proposal,
+        wait: float,
+        accepted: Callable[[str], None],
+        *,
+        eager: bool,
+    ) -> Envelope:
         if request.idempotency_key is not None and await self._is_alias(proposal, request.idempotency_key):
-            return await self._repeat(request, proposal, wait)
+            return await self._repeat(request, proposal, wait, accepted)
         await self._carrier.places.take()
         try:
-            handle = await self._start(request, proposal, eager=eager)
+            handle = await self._starts.start(request, proposal, eager=eager)
         except WorkflowAlreadyStartedError:
             self._carrier.places.give_back()
-            return await self._repeat(request, proposal, wait)
+            return await self._repeat(request, proposal, wait, accepted)
         except BaseException:
             self._carrier.places.give_back()
             raise
+        accepted(proposal.intent_id)
         envelope = await self._carrier.follow(handle, proposal.intent_key, wait, holds_place=True)
-        if envelope is None:
-            known = await self._known_if_database_answers(proposal)
-            return pending(proposal) if known is None else known.envelope(duplicate=known.standing.epoch > 1)
-        if envelope.meta.duplicate:
-            return await self._repeat(request, proposal, wait)
-        return envelope
+        if envelope is not None and envelope.meta.duplicate:
+            return await self._repeat(request, proposal, wait, accepted)
+        return await self._held_against_the_tables(proposal, envelope)
+
+    async def _held_against_the_tables(self, proposal: Proposal, told: Envelope | None) -> Envelope:
+        """Answer as the tables say, whatever the run told (None: nothing yet). Raises SagaError(MISMATCH)."""
+        try:
+            known = await self._known(proposal)
+        except SagaError:
+            return pending(proposal)  # it is accepted, and stays so while the database is away
+        refusal_of_admission = told if told is not None and told.meta.intent_id is None else None
+        error = refusal_of_admission.error if refusal_of_admission else None
+        if known is not None and (error is None or error.code.is_transient):
+            return known.envelope(duplicate=known.standing.epoch > 1)
+        if told is None:
+            return pending(proposal)
+        if refusal_of_admission is not None:
+            return refusal_of_admission
+        raise not_known(proposal, told)
 
     async def _is_alias(self, proposal: Proposal, idempotency_key: str) -> bool:
         """True when this explicit key names this intent already. Raises SagaError(KEY_REUSED)."""
@@ -222,31 +251,6 @@ class Door:
         alias = await self._database.one(ALIAS, (caller.tenant, caller.principal, idempotency_key))
         check_alias(alias, proposal)
         return alias is not None
-
-    async def _start(self, request: IntentRequest, proposal: Proposal, *, eager: bool) -> WorkflowHandle[Any, Envelope]:
-        """Start the saga. Raises SagaError (DEPENDENCY_DOWN, RATE_LIMITED), WorkflowAlreadyStartedError."""
-        tools = " → ".join(step.contract.name for step in proposal.steps)
-        try:
-            handle: WorkflowHandle[Any, Envelope] = await self._client.start_workflow(
-                WORKFLOW,
-                request,
-                id=proposal.intent_id,
-                task_queue=self._settings.task_queue,
-                result_type=Envelope,
-                id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE_FAILED_ONLY,
-                id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
-                task_timeout=timedelta(seconds=self._settings.workflow_task_timeout_seconds),
-                memo={"body_digest": proposal.body_digest, "tenant": proposal.caller.tenant},
-                static_summary=tools[:_SUMMARY_LENGTH_MAX],
-                request_eager_start=eager,
-                priority=Priority(fairness_key=proposal.caller.tenant[:_FAIRNESS_KEY_LENGTH_MAX]),
-                rpc_timeout=timedelta(seconds=RPC_SECONDS),
-            )
-        except RPCError as error:
-            raise down(error) from error
-        except RuntimeError as error:  # a client that connects with its first call
-            raise SagaError(Reason.DEPENDENCY_DOWN, "Temporal does not answer; send the same post again.") from error
-        return handle
 
     async def plan(
         self,
@@ -298,25 +302,37 @@ class Door:
 
     # --- repeats ------------------------------------------------------------------------------------------------
 
-    async def _repeat(self, request: IntentRequest, proposal: Proposal, wait: float) -> Envelope:
-        """Answer for an intent that was posted before; starts nothing. Raises SagaError."""
+    async def _repeat(
+        self, request: IntentRequest, proposal: Proposal, wait: float, accepted: Callable[[str], None]
+    ) -> Envelope:
+        """Answer for an intent that was posted before. Raises SagaError.
+
+        Starts it only where its workflow id was taken by a run of another intent that is over.
+        """
         for _ in range(JOINS_MAX):
             known = await self._known(proposal, repeats=request)
-            if known is not None and known.standing.phase.is_final:
-                return known.envelope(duplicate=True)
-            if known is not None and known.is_at_rest:
+            if known is not None and (known.standing.phase.is_final or known.is_at_rest):
                 return known.envelope(duplicate=True)
             workflow_id = proposal.intent_id if known is None else known.row["workflow_id"]
             handle = self._client.get_workflow_handle(workflow_id, result_type=Envelope)
             if known is None:
                 await self._check_running(handle, proposal)
+            accepted(proposal.intent_id)
             envelope = await self._carrier.follow(handle, proposal.intent_key, wait, holds_place=False)
-            if envelope is None:
-                known = await self._known_if_database_answers(proposal)
-                return repeated(pending(proposal) if known is None else known.envelope(), proposal)
-            if not envelope.meta.duplicate:
-                return repeated(envelope, proposal)
+            if known is None and envelope is not None and envelope.meta.intent_id not in (None, proposal.intent_id):
+                return await self._start_over(request, proposal, wait)
+            if envelope is None or not envelope.meta.duplicate:
+                return repeated(await self._held_against_the_tables(proposal, envelope), proposal)
         raise SagaError(Reason.IN_PROGRESS, f"Intent {proposal.intent_id} is changing hands; post it again.")
+
+    async def _start_over(self, request: IntentRequest, proposal: Proposal, wait: float) -> Envelope:
+        """Start an intent whose workflow id a closed run of another one took. Raises SagaError."""
+        try:
+            handle = await self._starts.start(request, proposal, over_a_closed_run=True)
+        except WorkflowAlreadyStartedError:
+            return repeated(pending(proposal), proposal)  # the same post, a moment earlier
+        envelope = await self._carrier.follow(handle, proposal.intent_key, wait, holds_place=False)
+        return await self._held_against_the_tables(proposal, envelope)
 
     async def _known(self, proposal: Proposal, *, repeats: IntentRequest | None = None) -> Known | None:
         """Read how it stands; for a repeat judge it too, and remember its explicit key. Raises SagaError."""
@@ -340,15 +356,18 @@ class Door:
 
         return await self._database.run(work)
 
-    async def _known_if_database_answers(self, proposal: Proposal) -> Known | None:
-        """Read how an accepted intent stands; while the database is away it stays accepted."""
-        try:
-            return await self._known(proposal)
-        except SagaError:
-            return None
-
     async def _check_running(self, handle: WorkflowHandle[Any, Envelope], proposal: Proposal) -> None:
-        """Compare arguments with those of a run that is not admitted yet. Raises SagaError."""
+        """Compare with what runs under its id unadmitted. Raises SagaError: KEY_REUSED, RESOURCE_LOCKED."""
+        occupant = await self._database.one(_OCCUPANT, (handle.id, proposal.intent_key))
+        if occupant is not None:
+            named_one = f"intent {occupant['intent_id']}" if occupant["tenant"] == proposal.caller.tenant else "another"
+            raise SagaError(
+                Reason.RESOURCE_LOCKED,
+                f"The workflow id {handle.id} is taken by a run of {named_one}, which nobody posted at a front door."
+                " Nothing was started; let that run end or cancel it, then post this again.",
+                details={"workflow_id": handle.id},
+                phase=Phase.VALIDATION,
+            )
         try:
             described = await handle.describe(rpc_timeout=timedelta(seconds=RPC_SECONDS))
             memo = await described.memo()
@@ -362,38 +381,6 @@ class Door:
                 phase=Phase.VALIDATION,
             )
 
-    # --- audit --------------------------------------------------------------------------------------------------
-
-    def _note(self, caller: Caller, error: ErrorInfo, request_id: str) -> None:
-        """Note a refusal once the answer is ready; a flood of them is dropped, not queued without end."""
-        if len(self._notes) < NOTES_MAX:
-            task = asyncio.create_task(self._write_note(caller, error, request_id))
-            self._notes.add(task)
-            task.add_done_callback(self._notes.discard)
-
-    async def _write_note(self, caller: Caller, error: ErrorInfo, request_id: str) -> None:
-        told = {
-            "request_id": request_id,
-            "code": error.code.value,
-            "fields": [{"path": field.path, "code": field.code} for field in error.fields[:_FIELDS_NOTED_MAX]],
-        }
-        try:
-            async with self._noting:  # one after the other: notes at the same time would not see each other's cap
-                await self._database.run(lambda transaction: audit.door_refused(transaction, caller, told))
-        except SagaError as failure:
-            log.warning("a refusal was not noted", request_id=request_id, code=error.code.value, why=str(failure))
-
 
 def _request_id() -> str:
     return f"req_{secrets.token_hex(8)}"
-
-
-def down(error: RPCError) -> SagaError:
-    """Translate Temporal's silence; the same post may be sent again and joins."""
-    if error.status in _BUSY:
-        return SagaError(Reason.RATE_LIMITED, "Temporal takes no more starts just now; post it again in a moment.")
-    return SagaError(
-        Reason.DEPENDENCY_DOWN,
-        f"Temporal did not acknowledge ({error.status.name}); the same post may be sent again and joins what runs.",
-        details={"status": error.status.name},
-    )

@@ -66,8 +66,8 @@ class Places:
     def _busy(self) -> SagaError:
         return SagaError(
             Reason.RATE_LIMITED,
-            f"{self._taken} intents are being carried and {self._queued} wait for a place; nothing was started,"
-            f" post it again in {RETRY_AFTER_SECONDS} seconds.",
+            f"{self._taken} intents are being carried and {self._queued} wait for a place. This post started"
+            f" nothing; send it again in {RETRY_AFTER_SECONDS} seconds.",
             details={
                 "in_flight": self._taken,
                 "in_flight_max": self.in_flight_max,
@@ -196,5 +196,5 @@ def _outcome_of(result: "asyncio.Future[Envelope]") -> Envelope | None:
         if isinstance(cause, ApplicationError) and cause.details and isinstance(cause.details[0], dict):
             return Envelope.model_validate(cause.details[0])
         return None
-    except RPCError:
+    except (RPCError, ValueError):  # a ValueError: what ended under this id is no saga of ours
         return None

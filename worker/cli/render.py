@@ -81,7 +81,7 @@ def saga(envelope: Envelope) -> Node:
     repeat = "  (the answer to an earlier post of the same intent)" if envelope.meta.duplicate else ""
     cause = f"  {report.cause}" if report.cause != "none" else ""
     children = [step(told) for told in report.steps]
-    if envelope.error is not None and not any(told.error == envelope.error for told in report.steps):
+    if envelope.error is not None and not any(_is_same(told.error, envelope.error) for told in report.steps):
         children.append(error_node(envelope.error))
     if report.waiting_for is not None:
         children.append(Node(f"waits for {clean(report.waiting_for)}", style="yellow"))
@@ -90,6 +90,11 @@ def saga(envelope: Envelope) -> Node:
         tuple(children),
         style=_OUTCOME_STYLES[report.outcome],
     )
+
+
+def _is_same(told: ErrorInfo | None, error: ErrorInfo) -> bool:
+    """True for one error said of a step and of the intent, whose end leaves something else behind."""
+    return told is not None and (told.code, told.message) == (error.code, error.message)
 
 
 def tree_of(envelope: Envelope) -> "Tree":
