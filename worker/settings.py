@@ -7,6 +7,7 @@ stack that `make up` started here. How to reach Temporal (address, namespace, TL
 
 from __future__ import annotations
 
+import os
 import re
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +19,8 @@ from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource
 from contracts.intent import NAME_PATTERN
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from temporalio.envconfig import ClientConnectConfig
 
     from worker.stack.state import StackState
@@ -26,6 +29,7 @@ PREFIX = "BACKSTAY_"
 _BANK_URL = re.compile(
     r"https?://[A-Za-z0-9.\-]{1,253}(:[0-9]{1,5})?/?|https?://\[[0-9A-Fa-f:.]{2,45}\](:[0-9]{1,5})?/?"
 )
+TEMPORAL_HOST = "localhost:7233"
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 Port = Annotated[int, Field(ge=1, le=65_535)]
 
@@ -117,7 +121,7 @@ class Settings(BaseSettings):
         try:
             return cls(**{name: value for name, value in given.items() if value is not None})
         except ValidationError as error:
-            raise SettingsError(_explain(error)) from error
+            raise SettingsError(_explain(error, given)) from error
 
     @cached_property
     def local_stack(self) -> StackState | None:
@@ -131,14 +135,21 @@ class Settings(BaseSettings):
             return None
 
     def require_database_url(self) -> str:
-        """The database's URL: as set, else that of the running local stack.
+        """The database's URL: as set, else that of the running local stack, unless another Temporal is named.
 
-        Raises: SettingsError if there is neither.
+        Raises: SettingsError if there is neither, or only half of a system.
         """
         if self.database_url:
             return self.database_url
-        if self.local_stack is not None:
-            return self.local_stack.database_url
+        if (local := self.local_stack) is not None:
+            host = _temporal_settings().get("target_host")
+            if host in (None, local.temporal_address):
+                return local.database_url
+            raise SettingsError(
+                f"Half a system: Temporal is set to {host} and no database is set, while the local stack's database"
+                f" belongs to the Temporal at {local.temporal_address}. Set DATABASE_URL too, or unset"
+                " TEMPORAL_ADDRESS to use the local stack."
+            )
         raise SettingsError(
             "No database: DATABASE_URL is not set and no local stack is running. Run `make up` to start one on this "
             "machine, or set DATABASE_URL to a PostgreSQL, like postgresql://user:password@host:5432/backstay.",
@@ -155,20 +166,38 @@ class Settings(BaseSettings):
         """What Client.connect() needs: from TEMPORAL_* and temporal.toml, else the local stack, else localhost:7233.
 
         The local stack is meant only by who also takes its database: two halves of two systems are never joined.
+        Raises: SettingsError where they would be.
         """
-        from temporalio.envconfig import ClientConfig  # noqa: PLC0415 - 0.6 s that `--help` must not pay
+        connection = _temporal_settings()
+        if "target_host" in connection:
+            return connection
+        local = self.local_stack
+        if local is not None and self.database_url in (None, local.database_url):
+            return {**connection, "target_host": local.temporal_address}
+        if local is not None and local.temporal_address.rpartition(":")[2] == TEMPORAL_HOST.rpartition(":")[2]:
+            raise SettingsError(
+                "Half a system: DATABASE_URL is set and no Temporal is set, while the one at"
+                f" {local.temporal_address} belongs to the local stack and its own database. Set TEMPORAL_ADDRESS too,"
+                " or unset DATABASE_URL to use the local stack."
+            )
+        return {**connection, "target_host": TEMPORAL_HOST}
 
-        connection = ClientConfig.load_client_connect_config()
-        if "target_host" not in connection:
-            local = None if self.database_url else self.local_stack
-            connection["target_host"] = local.temporal_address if local else "localhost:7233"
-        return connection
+
+def _temporal_settings() -> ClientConnectConfig:
+    from temporalio.envconfig import ClientConfig  # noqa: PLC0415 - temporalio, which `--help` must not pay for
+
+    return ClientConfig.load_client_connect_config()
 
 
-def _explain(error: ValidationError) -> str:
+def _explain(error: ValidationError, given: Mapping[str, object]) -> str:
+    """Name each wrong value by where it was set: an option, or the variable that was read."""
     lines: list[str] = []
     for problem in error.errors(include_url=False, include_input=False):
-        name = str(problem["loc"][0]) if problem["loc"] else "settings"
-        field = name if name.isupper() else f"{PREFIX}{name.upper()}"
-        lines.append(f"{field}: {problem['msg']}")
-    return "Wrong settings. " + "; ".join(lines) + ". Correct the variable, or unset it for the default."
+        name = str(problem["loc"][0]).lower().removeprefix(PREFIX.lower()) if problem["loc"] else "settings"
+        variable = f"{PREFIX}{name.upper()}"
+        if given.get(name) is not None:
+            place = f"--{name.replace('_', '-')}"
+        else:
+            place = "DATABASE_URL" if name == "database_url" and variable not in os.environ else variable
+        lines.append(f"{place}: {problem['msg'].removeprefix('Value error, ').rstrip('.')}")
+    return f"Wrong settings. {'; '.join(lines)}. Correct it, or leave it out for the default."

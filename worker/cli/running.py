@@ -83,17 +83,20 @@ class Session:
         return self._database
 
     async def client(self) -> "Client":
-        """Connect to Temporal. Raises SagaError(DEPENDENCY_DOWN) when nobody answers."""
+        """Connect to Temporal. Raises SagaError(DEPENDENCY_DOWN) when nobody answers, SettingsError."""
         from contracts.errors import SagaError  # noqa: PLC0415 - as above
-        from contracts.reasons import Reason  # noqa: PLC0415 - as above
+        from contracts.reasons import EffectOutcome, Reason  # noqa: PLC0415 - as above
         from worker.service import connect  # noqa: PLC0415 - as above
         from worker.settings import SettingsError  # noqa: PLC0415 - as above
 
         if self._client is None:
+            self.settings.temporal_connection()  # what is wrong in the settings is not somebody's silence
             try:
                 self._client = await connect(self.settings, [self._tracing.interceptor] if self._tracing else [])
             except SettingsError as error:
-                raise SagaError(Reason.DEPENDENCY_DOWN, str(error)) from error
+                raise SagaError(
+                    Reason.DEPENDENCY_DOWN, str(error), outcome=EffectOutcome.NOT_APPLIED
+                ) from error
         return self._client
 
     async def engine(self) -> "Engine":
