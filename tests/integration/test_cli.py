@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -65,6 +66,18 @@ class Shell:
         done = subprocess.run(
             (*BACKSTAY, *arguments),
             input=body,
+            capture_output=True,
+            env=self.environment,
+            cwd=ROOT,
+            timeout=SECONDS_MAX,
+            check=False,
+        )
+        return Ran(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+    def redirected(self, redirection: str, *arguments: str) -> Ran:
+        """Run `backstay` to its end, with streams as a shell redirects or closes them."""
+        done = subprocess.run(
+            ("/bin/sh", "-c", f"{shlex.join([*BACKSTAY, *arguments])} {redirection}"),
             capture_output=True,
             env=self.environment,
             cwd=ROOT,
@@ -349,7 +362,7 @@ def test_the_check_finds_what_is_wrong_and_ends_with_1(stack: LocalStack, empty_
     assert (spoken.exit_code, "VIOLATED by 1" in spoken.output) == (1, True)
 
 
-def test_ctrl_c_ends_a_waiting_post_with_130_and_no_traceback(shell: Shell) -> None:
+def test_ctrl_c_ends_the_waiting_with_130_and_says_that_the_intent_goes_on(shell: Shell) -> None:
     nobody = Shell(shell.url, shell.environment | {"BACKSTAY_TASK_QUEUE": session()}, shell.faults)
     waiting = nobody.start("intent", "post", "-", "--wait", "60")
     theirs = session()
@@ -362,7 +375,29 @@ def test_ctrl_c_ends_a_waiting_post_with_130_and_no_traceback(shell: Shell) -> N
     waiting.send_signal(signal.SIGINT)
     output, errors = waiting.communicate(timeout=SECONDS_MAX)
 
-    assert (waiting.returncode, output, errors) == (130, b"", b"")
+    told = re.fullmatch(r"Stopped waiting\. Intent (int_[a-z2-7]{26}) was accepted and goes on: .*\n", errors.decode())
+    assert (waiting.returncode, output) == (130, b"")
+    assert told is not None
+    assert nobody.run("intent", "show", told.group(1)).exit_code == 3
+
+
+@pytest.mark.parametrize(
+    "closed", [">&-", "2>&-", "<&-", ">&- 2>&- <&-"], ids=["output", "errors", "input", "all of them"]
+)
+def test_a_closed_stream_changes_no_exit_code_and_is_nobody_elses(shell: Shell, closed: str) -> None:
+    file = shell.faults / f"{session()}.json"
+    file.write_bytes(freeze_and_debit(session()))
+
+    posted = shell.redirected(closed, "intent", "post", str(file), "--json")
+
+    assert (posted.exit_code, posted.errors) == (0, "")
+    assert not posted.output or posted.data["outcome"] == "COMMITTED"
+
+
+def test_an_intent_from_a_closed_input_is_empty(shell: Shell) -> None:
+    posted = shell.redirected("<&-", "intent", "post", "-")
+
+    assert (posted.exit_code, "BODY_MALFORMED" in posted.errors, "Traceback" in posted.errors) == (1, True, False)
 
 
 def test_temporal_or_database_away_is_told_with_the_next_step(shell: Shell) -> None:

@@ -12,6 +12,7 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
+from worker import stdio
 from worker.cli import intents, operations, people
 
 DEBUG_VARIABLE: Final = "BACKSTAY_DEBUG"
@@ -64,6 +65,7 @@ app.command()(operations.demo)
 
 def main() -> NoReturn:
     """Run the command of `sys.argv` and end the process with its exit code, whatever libraries do at exit."""
+    stdio.open_missing()
     code = run(sys.argv[1:])
     try:
         sys.stdout.flush()

@@ -1,5 +1,6 @@
 """Commands about intents: post, show, list, cancel; why, key, plan."""
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -42,10 +43,12 @@ def post(
 
     Posting the same again is safe: it joins what runs, or prints the stored outcome.
     Exit codes: 0 committed, 1 refused or compensated, 2 usage, 3 still on its way or waiting for people, 4 parked.
+    Ctrl-C ends the waiting, not the intent.
     """
     from worker.cli import running, views  # noqa: PLC0415 - pydantic; `--help` must not pay for it
 
     body = running.read_body(file)
+    accepted: list[str] = []
 
     async def work(opened: "Session") -> "Envelope":
         door = await opened.door()
@@ -56,9 +59,24 @@ def post(
             business_reference=business_reference,
             idempotency_key=key,
             wait_seconds=0.0 if no_wait else wait,
+            accepted=accepted.append,
         )
 
-    running.answer(work, views.intent, as_json=as_json, tenant=tenant, principal=principal, agent=agent)
+    try:
+        running.answer(work, views.intent, as_json=as_json, tenant=tenant, principal=principal, agent=agent)
+    except KeyboardInterrupt:
+        sys.stderr.write(_interrupted(accepted))
+        raise
+
+
+def _interrupted(accepted: list[str]) -> str:
+    """Say what Ctrl-C leaves behind: it ended the waiting, and an intent that was accepted goes on."""
+    if accepted:
+        return (
+            f"Stopped waiting. Intent {accepted[-1]} was accepted and goes on: `backstay intent show {accepted[-1]}`"
+            f" tells how it stands, `backstay intent cancel {accepted[-1]}` stops it.\n"
+        )
+    return "Stopped before an answer came, so it may have been accepted; posting the same again is safe and tells.\n"
 
 
 @app.command()

@@ -94,9 +94,7 @@ class Session:
             try:
                 self._client = await connect(self.settings, [self._tracing.interceptor] if self._tracing else [])
             except SettingsError as error:
-                raise SagaError(
-                    Reason.DEPENDENCY_DOWN, str(error), outcome=EffectOutcome.NOT_APPLIED
-                ) from error
+                raise SagaError(Reason.DEPENDENCY_DOWN, str(error), outcome=EffectOutcome.NOT_APPLIED) from error
         return self._client
 
     async def engine(self) -> "Engine":

@@ -6,6 +6,7 @@ import argparse
 import shutil
 import sys
 
+from worker import stdio
 from worker.identity import IdentityError, check_identity
 from worker.settings import Settings, SettingsError
 from worker.stack import detached
@@ -16,6 +17,7 @@ from worker.stack.state import StackState
 
 def main() -> int:
     """Run one command; 0 if all is well, 1 with a sentence on standard error if not."""
+    stdio.open_missing()
     parser = argparse.ArgumentParser(prog="python -m worker.stack", description="The local stack of this checkout.")
     parser.add_argument("command", choices=("up", "down", "status", "clean"))
     command: str = parser.parse_args().command
