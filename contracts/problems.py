@@ -78,11 +78,20 @@ def field_problems(
     for details in error.errors(include_url=False, include_context=False):
         if len(problems) == PROBLEMS_MAX:
             break
+        if details["type"] == "too_short" and _has_wrong_items(details, error):
+            continue
         path, place, parent = _located(details["loc"], shape, value)
         if skip is None or not skip(path):
             hidden = bool(path) and path[0] in sensitive
             problems.append(_problem(details, shape, place, parent, path_text((*at, *path)), hidden=hidden))
     return tuple(problems)
+
+
+def _has_wrong_items(short: ErrorDetails, error: ValidationError) -> bool:
+    """True where pydantic counted only the good items of an array that has more: what is wrong is told of the items."""
+    loc = short["loc"]
+    others = error.errors(include_url=False, include_context=False, include_input=False)
+    return any(other["loc"][: len(loc)] == loc and len(other["loc"]) > len(loc) for other in others)
 
 
 def problem_at(path: Path, code: str, message: str, allowed: str, example: JsonValue) -> FieldProblem:

@@ -41,7 +41,8 @@ class Registry(Mapping[str, AnyContract]):
             wrong += [f"{contract.wire_name}: {line}" for line in check_contract(contract)]
         if wrong:
             lines = "\n".join(f"  - {line}" for line in wrong)
-            raise ValueError(f"{len(wrong)} things are wrong with the registered tools:\n{lines}")
+            count = "One thing is" if len(wrong) == 1 else f"{len(wrong)} things are"
+            raise ValueError(f"{count} wrong with the registered tools:\n{lines}")
         return cls(listed)
 
     def __getitem__(self, wire_name: str) -> AnyContract:

@@ -133,7 +133,8 @@ def refusal(reason: Reason, problems: Sequence[FieldProblem]) -> SagaError:
     """Make the one error for wrong fields: it speaks of the first and carries the first `PROBLEMS_MAX`."""
     first = problems[0]
     where = f"{first.path}: " if first.path else ""
-    more = f" And {len(problems) - 1} more wrong fields." if len(problems) > 1 else ""
+    others = len(problems) - 1
+    more = f" And {others} more wrong field{'s' if others > 1 else ''}." if others else ""
     return SagaError(
         reason,
         f"{where}{first.message}{more}",

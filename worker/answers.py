@@ -9,7 +9,17 @@ from typing import Final, LiteralString
 
 from activities.database import Database, Row, Transaction
 from activities.standing import ASK, EFFECTS, INTENT_COLUMNS, standing_of, step_reports
-from contracts.envelope import Envelope, IntentReport, Meta, Outcome, Status, StepReport, StepState, intent_envelope
+from contracts.envelope import (
+    Cause,
+    Envelope,
+    IntentReport,
+    Meta,
+    Outcome,
+    Status,
+    StepReport,
+    StepState,
+    intent_envelope,
+)
 from contracts.errors import ErrorInfo, Phase, SagaError
 from contracts.proposal import Proposal
 from contracts.reasons import Reason, Retryable
@@ -29,6 +39,10 @@ _REFUSALS: Final[LiteralString] = """
 select distinct on (step_id) step_id, tool, result from backstay.audit_log
 where intent_key = %s and kind = 'refusal' order by step_id, audit_id desc
 """
+_DENIAL: Final[LiteralString] = """
+select approver, step_id, reason from backstay.decisions
+where intent_key = %s and verdict = 'deny' order by decided_at limit 1
+"""
 _NO_WORD_OF_THE_TOOL: Final = frozenset({Reason.RUN_STALE, Reason.INTENT_PARKED, Reason.SUPERSEDED})
 
 
@@ -40,6 +54,7 @@ class Known:
     standing: Standing
     effects: list[Row]
     refusals: list[Row]
+    denial: Row | None = None
 
     @property
     def intent_key(self) -> str:
@@ -88,7 +103,7 @@ class Known:
         intent_id = self.standing.intent_id
         return intent_envelope(
             self.report(),
-            self.standing.error,
+            self.standing.error or self._denied(),
             Meta(
                 intent_id=intent_id,
                 timestamp=now_text(),
@@ -97,6 +112,15 @@ class Known:
                 poll_after_ms=None if final else POLL_RESTING_MS if self.is_at_rest else POLL_RUNNING_MS,
             ),
         )
+
+    def _denied(self) -> ErrorInfo | None:
+        """Who said no, and why: the saga ends with the bare cause."""
+        if self.denial is None or self.standing.cause is not Cause.DENIED:
+            return None
+        told = dict(self.denial)
+        why = f": {told['reason']}" if told["reason"] else "."
+        message = f"{told['approver']} denied {told['step_id']}{why}"
+        return SagaError(Reason.APPROVAL_DENIED, message, details=told, phase=Phase.APPROVAL).info
 
     def _refused(self) -> tuple[StepReport, ...]:
         """What steps said no to, from the audit log: the saga remembers it too, but the tables answer here."""
@@ -133,12 +157,14 @@ async def read_known(transaction: Transaction, intent_key: str) -> Known | None:
     asked_row = await transaction.ask(_KNOWN, (intent_key,))
     asked_decisions = await transaction.ask(ASK, (intent_key,))
     asked_refusals = await transaction.ask(_REFUSALS, (intent_key,))
+    asked_denial = await transaction.ask(_DENIAL, (intent_key,))
     effects = await (await transaction.ask(EFFECTS, (intent_key,))).all()
     row = await asked_row.one()
     if row is None:
         return None
     standing = standing_of(row, await asked_decisions.all())
-    return Known(row=row, standing=standing, effects=effects, refusals=await asked_refusals.all())
+    refusals, denial = await asked_refusals.all(), await asked_denial.one()
+    return Known(row=row, standing=standing, effects=effects, refusals=refusals, denial=denial)
 
 
 async def find(database: Database, tenant: str, intent_id: str) -> Known:

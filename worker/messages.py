@@ -90,6 +90,14 @@ class Messages:
                 f"Intent {known.standing.intent_id} was rejected; there is nothing to decide.",
                 phase=Phase.APPROVAL,
             )
+        if approver.casefold() == known.row["agent"].casefold():
+            refused = SagaError(
+                Reason.NOT_ALLOWED,
+                f"{approver} is the agent of this intent, in whatever letters; an agent has no say in approvals.",
+                details={"approver": approver},
+                phase=Phase.APPROVAL,
+            )
+            return error_envelope(refused.info, _meta(known.standing.intent_id, known.report().outcome, step_id))
         identity = [known.intent_key, bound, step_id, verdict, approver]
         message = _valid(
             Decision,
@@ -167,9 +175,9 @@ class Messages:
         except (TimeoutError, WorkflowUpdateRPCTimeoutOrCancelledError):
             raise SagaError(
                 Reason.OUTCOME_UNKNOWN,
-                f"No worker answered for {workflow_id} in {ANSWER_SECONDS_MAX:.0f} seconds. The message may still"
-                " arrive; say the same again when a worker runs, it counts once.",
+                f"No worker answered for {workflow_id} in {ANSWER_SECONDS_MAX:.0f} seconds; it may still arrive.",
                 details={"workflow_id": workflow_id, "seconds": ANSWER_SECONDS_MAX},
+                suggestion="Say the same again when a worker runs; it counts once.",
             ) from None
         except RPCError as error:
             if error.status is RPCStatusCode.NOT_FOUND:

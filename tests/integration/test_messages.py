@@ -5,7 +5,7 @@ import json
 import pytest
 
 from contracts.envelope import Envelope, Status
-from contracts.errors import SagaError
+from contracts.errors import Phase, SagaError
 from contracts.reasons import Reason
 from contracts.saga import ParkReason
 from tests.support.house import (
@@ -97,6 +97,36 @@ async def test_a_decision_about_another_plan_or_of_the_agent_changes_nothing(hom
         Reason.DECISION_INVALID,
     ]
     assert (await home.door.show(TENANT, intent_id)).status_code == 202
+
+
+@pytest.mark.parametrize("approver", ["robot", "Robot", "ROBOT"])
+async def test_the_agent_in_other_letters_is_the_agent(home: House, approver: str) -> None:
+    intent_id = await waiting(home)
+
+    answer = await home.door.messages.decide(TENANT, intent_id, "approve", approver=approver)
+
+    assert answer.error is not None
+    assert (answer.error.code, answer.error.phase) == (Reason.NOT_ALLOWED, Phase.APPROVAL)
+    assert not home.rows(
+        "select 1 from backstay.decisions join backstay.intents using (intent_key) where intent_id = %s", intent_id
+    )
+
+
+async def test_a_denial_is_told_with_who_and_why_to_everybody_who_asks(home: House) -> None:
+    body = freeze_and_debit(session(), amount_cents=GATED_CENTS)
+    intent_id = str((await home.door.post(body, ANNA)).meta.intent_id)
+    await home.door.messages.decide(TENANT, intent_id, "deny", approver="carl", step_id="debit", reason="not our shop")
+
+    shown = await ended(home, intent_id)
+    posted = await home.door.post(body, ANNA)
+
+    for answer in (shown, posted):
+        assert answer.error is not None
+        assert (answer.error.code, answer.error.message) == (
+            Reason.APPROVAL_DENIED,
+            "carl denied debit: not our shop",
+        )
+        assert answer.error.details == {"approver": "carl", "step_id": "debit", "reason": "not our shop"}
 
 
 async def test_a_malformed_name_is_refused_with_its_field(home: House) -> None:

@@ -156,6 +156,14 @@ def test_no_more_problems_are_told_than_anybody_reads() -> None:
     assert len(problems_of(FreezeInput, value)) == PROBLEMS_MAX
 
 
+def test_an_array_with_a_wrong_item_is_not_called_too_short_as_well() -> None:
+    step = {"step_id": "freeze", "tool": "Foo", "arguments": {}}
+    intent: JsonValue = {"protocol": 1, "session_id": "chat-1", "steps": [step]}
+
+    assert [problem.path for problem in problems_of(Intent, intent)] == ["steps[0].tool"]
+    assert only(problems_of(Intent, {**intent, "steps": []})).code == "too_short"
+
+
 def test_skipped_paths_are_not_told() -> None:
     value = {"account_id": 1, "amount_cents": "x", "currency": "EUR"}
 

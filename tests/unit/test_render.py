@@ -4,11 +4,22 @@ import io
 
 from rich.console import Console
 
-from contracts.envelope import Cause, IntentReport, Meta, Outcome, StepReport, StepState, intent_envelope
-from contracts.errors import SagaError
+from contracts.envelope import (
+    Cause,
+    Envelope,
+    IntentReport,
+    Meta,
+    Outcome,
+    Status,
+    StepReport,
+    StepState,
+    intent_envelope,
+)
+from contracts.errors import FieldProblem, SagaError
 from contracts.reasons import Reason
 from worker.check import parse
-from worker.cli.render import Table, clean, exactly, money, plain, problem, saga, tree_of
+from worker.cli.render import Node, Table, clean, error_node, exactly, fitted, money, plain, problem, saga, tree_of
+from worker.cli.views import tools
 
 REPORT = IntentReport(
     outcome=Outcome.COMPENSATED,
@@ -40,7 +51,7 @@ def test_a_saga_shows_state_key_transaction_output_and_residue() -> None:
     text = plain(saga(envelope))
 
     assert text.splitlines()[0] == "int_x  COMPENSATED  refused  (the answer to an earlier post of the same intent)"
-    for part in ("freeze_account_funds@1  COMPENSATED  transaction 7", "key k/freeze/execute", "gave hold_id=H1"):
+    for part in ("freeze_account_funds@1  COMPENSATED  #7", "key k/freeze/execute", "gave hold_id=H1"):
         assert part in text
     assert "residue: a fee" in text
     assert "FUNDS_INSUFFICIENT: too little" in text
@@ -76,6 +87,43 @@ def test_an_approver_sees_every_value_whole_and_the_code_points_of_look_alikes()
 def test_a_table_is_aligned_and_an_empty_one_speaks() -> None:
     assert plain(Table(("a", "bb"), (("ccc", "d"),))) == "a    bb\nccc  d\n"
     assert plain(Table(("a",), (), empty="nothing here")) == "nothing here\n"
+
+
+def test_a_table_that_is_too_wide_becomes_a_list_with_whole_ids() -> None:
+    intent_id = "int_" + "a" * 26
+    table = Table(("intent", "session", "cause", "tools"), ((intent_id, "chat-4711", "", "some_tool@1"),))
+
+    assert tuple(fitted(table, 80)) == (table,)
+    (listed,) = fitted(table, 40)
+
+    assert plain(listed).splitlines() == [intent_id, "  session: chat-4711", "  tools: some_tool@1"]
+
+
+def test_an_example_is_json_and_a_problem_of_the_whole_body_has_no_path() -> None:
+    field = FieldProblem(path="steps[0]", code="missing", message="Missing.", example={"needs": None, "ok": True})
+    whole = FieldProblem(path="", code="body_malformed", message="The body is not JSON.", example="x")
+
+    shown = plain(error_node(SagaError(Reason.BODY_MALFORMED, "Wrong.", fields=(field, whole)).info)).splitlines()
+
+    assert '    example: {"needs": null, "ok": true}' in shown
+    assert "  The body is not JSON." in shown
+
+
+def test_a_field_that_may_be_null_keeps_its_description() -> None:
+    spec = {"properties": {"memo": {"anyOf": [{"type": "string", "description": "A note."}, {"type": "null"}]}}}
+    tool = {"tool": "t@1", "side_effect": "READ_ONLY", "title": "T", "description": "D", "reasons": []}
+    data = {**tool, "input": spec, "output": {}, "compensates_by": None}
+
+    (node,) = tools(Envelope(status_code=200, status=Status.SUCCESS, data=data))
+
+    assert isinstance(node, Node)
+    assert "    memo  (optional): A note." in plain(node).splitlines()
+
+
+def test_an_error_that_a_step_said_is_shown_once_also_when_the_end_left_something_else() -> None:
+    error = REPORT.steps[1].error
+
+    assert plain(saga(intent_envelope(REPORT, error, Meta(intent_id="int_x")))).count("too little") == 1
 
 
 def test_money_has_two_decimals() -> None:

@@ -18,7 +18,10 @@ def _intent_id(value: str) -> str:
 
 
 IntentId = Annotated[
-    str, typer.Argument(metavar="ID", callback=_intent_id, help="The intent's id, or a unique beginning of it.")
+    str,
+    typer.Argument(
+        metavar="ID", callback=_intent_id, help="The intent's id, or a unique beginning of at least 8 characters."
+    ),
 ]
 IntentFile = Annotated[str, typer.Argument(metavar="FILE", help="The intent as JSON; - reads standard input.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the envelope as JSON on standard output, nothing else.")]

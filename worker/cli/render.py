@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rich.tree import Tree
 
 WIDTH_MAX: Final = 400
+LAST_COLUMN_MIN: Final = 16
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _STATE_STYLES: Final = {
     StepState.DONE: "green",
@@ -67,10 +68,27 @@ def show(views: Iterable[View]) -> None:
 
         console = Console(highlight=False, emoji=False)
         for view in views:
-            console.print(_rich(view))
+            for part in fitted(view, console.width):
+                console.print(_rich(part))
         return
     for view in views:
         sys.stdout.write(plain(view))
+
+
+def fitted(view: View, width: int) -> Iterable[View]:
+    """Leave a view as it is, or turn a table that is too wide into a list: an id that is cut off is of no use."""
+    if not isinstance(view, Table) or not view.rows:
+        return (view,)
+    widths = [max(len(row[column]) for row in (view.headings, *view.rows)) for column in range(len(view.headings))]
+    if sum(widths[:-1]) + min(widths[-1], LAST_COLUMN_MIN) + 2 * (len(widths) - 1) <= width:
+        return (view,)
+    return tuple(
+        Node(
+            row[0],
+            tuple(Node(f"{name}: {cell}") for name, cell in zip(view.headings[1:], row[1:], strict=True) if cell),
+        )
+        for row in view.rows
+    )
 
 
 def saga(envelope: Envelope) -> Node:
@@ -104,7 +122,7 @@ def tree_of(envelope: Envelope) -> "Tree":
 
 def step(report: StepReport) -> Node:
     """Draw one step."""
-    number = f"  transaction {report.transaction_id}" if report.transaction_id is not None else ""
+    number = f"  #{report.transaction_id}" if report.transaction_id is not None else ""
     children: list[Node] = []
     if report.step_key is not None:
         children.append(Node(f"key {report.step_key}", style="dim"))
@@ -127,9 +145,13 @@ def error_node(error: ErrorInfo) -> Node:
     """Draw an error: what happened, every wrong field, and what to do next."""
     fields = tuple(
         Node(
-            f"{clean(field.path)}: {clean(field.message)}",
+            f"{clean(field.path)}: {clean(field.message)}" if field.path else clean(field.message),
             ((Node(f"allowed: {clean(field.allowed)}"),) if field.allowed else ())
-            + ((Node(f"example: {clean(str(field.example))}"),) if field.example is not None else ()),
+            + (
+                (Node(f"example: {clean(json.dumps(field.example, ensure_ascii=False))}"),)
+                if field.example is not None
+                else ()
+            ),
         )
         for field in error.fields
     )

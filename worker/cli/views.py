@@ -301,4 +301,6 @@ def _properties(schema: JsonObject) -> Iterable[tuple[str, JsonObject]]:
 
 def _field(name: str, spec: JsonObject, schema: JsonObject) -> Node:
     need = "" if name in schema.get("required", []) else "  (optional)"
-    return Node(f"{name}{need}: {spec.get('description', '')}")
+    said = [spec, *spec.get("anyOf", [])]  # what may be null says what it is inside
+    description = next((one["description"] for one in said if "description" in one), "")
+    return Node(f"{name}{need}: {description}")
