@@ -23,7 +23,7 @@ from activities.database import Database, Transaction
 from activities.dispatch import Engine
 from activities.repeats import ALIAS, admit_repeat, check_alias
 from activities.tool import Pack
-from contracts.envelope import Envelope, Meta, error_envelope
+from contracts.envelope import Envelope, error_envelope
 from contracts.errors import Phase, SagaError
 from contracts.intent import Caller, IntentRequest
 from contracts.problems import field_problems
@@ -158,7 +158,7 @@ class Door:
             if proposal is not None and error.info.outcome is EffectOutcome.UNKNOWN:
                 envelope = unanswered(error.info, proposal.intent_id)
             else:
-                envelope = error_envelope(error.info, Meta(intent_id=proposal.intent_id if proposal else None))
+                envelope = error_envelope(error.info)
             if error.reason is not Reason.DEPENDENCY_DOWN:
                 self._notes.add(caller, error.info, request_id)
         return completed(envelope, request_id=request_id, call_id=call_id, started=started)

@@ -131,6 +131,20 @@ class Demo:
             connection.execute(statement)
 
 
+def readme_passages() -> list[str]:
+    """What the README says that the demo prints, paragraph by paragraph."""
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    shown = re.search(r"`make demo` prints.*?```\n(.*?)```", readme, re.DOTALL)
+    assert shown is not None
+    return [passage for passage in shown.group(1).split("\n\n") if passage.strip() != "..."]
+
+
+def anonymous(text: str) -> str:
+    """Leave out what differs from run to run: ids, figures, where lines break."""
+    told = re.sub(r"int_[a-z2-7]{26}|[0-9a-f]{8}\.\.|\d+(\.\d+)?", "N", text)
+    return " ".join(re.sub(r"─+", "", told).split())
+
+
 @pytest.fixture
 def demos() -> Generator[deque[Demo]]:
     """Demos to start; whatever a test leaves behind is killed, by its ids."""
@@ -168,6 +182,8 @@ def test_the_demo_shows_every_promise_counts_from_the_tables_and_leaves_nothing(
     # Readable without a terminal, at 80 columns; only the last line is whole whatever its length.
     assert "\x1b" not in demo.text
     assert [line for line in demo.lines[:-1] if len(line) > 80 or line != line.rstrip()] == []
+    for passage in readme_passages():
+        assert anonymous(passage) in anonymous(demo.text), f"the README shows what the demo does not print:\n{passage}"
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from worker.demo.processes import Answer
 
-WIDTH_MAX: Final = 100
+WIDTH_MAX: Final = 80
 OUTPUT_LINES_MAX: Final = 14
 MARKS: Final = {"ok": ("✓", "+", "green"), "VIOLATED": ("✗", "!", "red"), "not yet": ("·", "-", "yellow")}
 LABEL_WIDTH: Final = max(map(len, MARKS))
