@@ -7,6 +7,7 @@ commit too, so a step costs three round trips (measured; `docs/performance.md`).
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final, LiteralString, Protocol, Self, TypeVar, cast
@@ -99,6 +100,23 @@ class Answer:
         return tuple(column.name for column in self._cursor.description or ())
 
 
+def _remembering(refusals: deque[str]) -> type[psycopg.AsyncConnection[Row]]:
+    """Make a class of connections that notes why the last one failed: the pool itself only says that it waited."""
+
+    class Remembering(psycopg.AsyncConnection[Row]):
+        @classmethod
+        async def connect(cls, *arguments: Any, **named: Any) -> Self:  # noqa: ANN401 - whatever psycopg takes
+            try:
+                connection = await super().connect(*arguments, **named)
+            except psycopg.Error as error:
+                refusals.append(str(error).partition("\n")[0])
+                raise
+            refusals.clear()
+            return connection
+
+    return Remembering
+
+
 class Database:
     """A pool of connections under one role; use as an async context manager."""
 
@@ -112,9 +130,10 @@ class Database:
             f" -c transaction_timeout={int(TRANSACTION_TIMEOUT_SECONDS * 1000)}"
         )
         self._tracer = tracer
+        self._refusals = deque[str](maxlen=1)
         self._pool: AsyncConnectionPool[psycopg.AsyncConnection[Row]] = AsyncConnectionPool(
             url,
-            connection_class=psycopg.AsyncConnection[Row],
+            connection_class=_remembering(self._refusals),
             kwargs={
                 "row_factory": dict_row,
                 "options": options,
@@ -164,12 +183,21 @@ class Database:
                 ) from error
             except _AGAIN as error:
                 if last:
-                    raise _down(error) from error
+                    raise self._down(error) from error
             except (psycopg.OperationalError, errors.TransactionTimeout, PoolTimeout) as error:
                 if last or isinstance(error, (errors.QueryCanceled, errors.TransactionTimeout, PoolTimeout)):
-                    raise _down(error) from error
+                    raise self._down(error) from error
             await asyncio.sleep(0.02 * attempt)
         raise AssertionError("unreachable")  # pragma: no cover
+
+    def _down(self, error: Exception) -> SagaError:
+        """Say that the database did not answer, and why none could be reached, if that is known."""
+        cause = self._refusals[0] if isinstance(error, PoolTimeout) and self._refusals else type(error).__name__
+        return SagaError(
+            Reason.DEPENDENCY_DOWN,
+            f"The database did not answer ({cause}).",
+            details={"error": type(error).__name__, "cause": cause},
+        )
 
     async def one(self, statement: LiteralString, params: Params = ()) -> Row | None:
         """Read one row in a transaction of its own."""
@@ -199,11 +227,3 @@ async def check_durability(database: Database) -> None:
             " set both on: the database is the commit point.",
             details=settings,
         )
-
-
-def _down(error: Exception) -> SagaError:
-    return SagaError(
-        Reason.DEPENDENCY_DOWN,
-        f"The database did not answer ({type(error).__name__}); the same call may be sent again.",
-        details={"error": type(error).__name__},
-    )

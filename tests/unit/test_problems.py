@@ -6,7 +6,7 @@ from typing import Annotated, Self
 import pytest
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
-from contracts.base import Contract, JsonValue
+from contracts.base import Contract, JsonObject, JsonValue
 from contracts.errors import FieldProblem
 from contracts.intent import Intent
 from contracts.problems import field_problems, problem_at
@@ -157,8 +157,8 @@ def test_no_more_problems_are_told_than_anybody_reads() -> None:
 
 
 def test_an_array_with_a_wrong_item_is_not_called_too_short_as_well() -> None:
-    step = {"step_id": "freeze", "tool": "Foo", "arguments": {}}
-    intent: JsonValue = {"protocol": 1, "session_id": "chat-1", "steps": [step]}
+    step: JsonObject = {"step_id": "freeze", "tool": "Foo", "arguments": {}}
+    intent: JsonObject = {"protocol": 1, "session_id": "chat-1", "steps": [step]}
 
     assert [problem.path for problem in problems_of(Intent, intent)] == ["steps[0].tool"]
     assert only(problems_of(Intent, {**intent, "steps": []})).code == "too_short"

@@ -1,6 +1,7 @@
 """How answers look: the same words on a terminal and in a pipe, and no text of an agent steers either."""
 
 import io
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
@@ -20,6 +21,9 @@ from contracts.reasons import Reason
 from worker.check import parse
 from worker.cli.render import Node, Table, clean, error_node, exactly, fitted, money, plain, problem, saga, tree_of
 from worker.cli.views import tools
+
+if TYPE_CHECKING:
+    from contracts.base import JsonObject
 
 REPORT = IntentReport(
     outcome=Outcome.COMPENSATED,
@@ -111,8 +115,8 @@ def test_an_example_is_json_and_a_problem_of_the_whole_body_has_no_path() -> Non
 
 def test_a_field_that_may_be_null_keeps_its_description() -> None:
     spec = {"properties": {"memo": {"anyOf": [{"type": "string", "description": "A note."}, {"type": "null"}]}}}
-    tool = {"tool": "t@1", "side_effect": "READ_ONLY", "title": "T", "description": "D", "reasons": []}
-    data = {**tool, "input": spec, "output": {}, "compensates_by": None}
+    tool: JsonObject = {"tool": "t@1", "side_effect": "READ_ONLY", "title": "T", "description": "D", "reasons": []}
+    data: JsonObject = {**tool, "input": spec, "output": {}, "compensates_by": None}
 
     (node,) = tools(Envelope(status_code=200, status=Status.SUCCESS, data=data))
 
