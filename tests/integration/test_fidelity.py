@@ -92,8 +92,10 @@ class Way:
             {"step_id": "first", "tool": "write_sample_note", "arguments": arguments},
             {"step_id": "second", "tool": "write_sample_note", "arguments": {"text": {"$from": "first.text"}}},
         ]
-        intent = {"protocol": 1, "session_id": f"s-{uuid.uuid4().hex}", "steps": steps}
-        envelope = await self.door.post(json.dumps(intent, ensure_ascii=False).encode(), CALLER)
+        order = f"s-{uuid.uuid4().hex}"  # an order of its own: the same text may be posted again
+        intent = {"protocol": 1, "session_id": order, "steps": steps}
+        body = json.dumps(intent, ensure_ascii=False).encode()
+        envelope = await self.door.post(body, CALLER, business_reference=order)
         assert outcome(envelope) == ("COMMITTED", "none"), envelope
         rows = self.sagas.rows(
             "select e.step_id, e.arguments, e.response, n.text, n.memo, n.memo_given, n.tags"
