@@ -10,8 +10,8 @@ from datetime import datetime
 from typing import Any, Final, Generic, LiteralString
 
 from activities.database import Transaction
-from contracts.errors import EffectOutcome, SagaError
-from contracts.reasons import Reason
+from contracts.errors import SagaError
+from contracts.reasons import EffectOutcome, Reason
 from contracts.tool import In, Out, ToolContract
 
 RETRY_AFTER_SECONDS_MAX: Final = 300.0

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from activities.packs.bank.client import Bank, KeyAnswer, KeyStatus, Kind, Movement
 from activities.tool import NotLanded, OutcomeUnknownError, Unknown
 from contracts.base import JsonObject
-from contracts.errors import EffectOutcome, SagaError
-from contracts.reasons import Reason
+from contracts.errors import SagaError
+from contracts.reasons import EffectOutcome, Reason
 
 
 @dataclass(frozen=True, kw_only=True)
