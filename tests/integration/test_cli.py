@@ -172,7 +172,7 @@ def test_a_post_commits_and_a_repeat_says_so(shell: Shell) -> None:
     assert (first.exit_code, first.data["outcome"], first.errors) == (0, "COMMITTED", "")
     assert again.exit_code == 0
     assert again.output.startswith(f"{first.intent_id}  COMMITTED  (the answer to an earlier post")
-    assert "debit_frozen_funds@1  DONE  transaction" in again.output
+    assert "debit_frozen_funds@1  DONE  #" in again.output
 
 
 def test_a_post_from_a_file_takes_what_the_flags_say(shell: Shell, tmp_path: Path) -> None:
