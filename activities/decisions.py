@@ -90,7 +90,7 @@ def _judge(  # noqa: C901, PLR0911 - one line per reason
     ask = standing.ask
     if decision.intent_id not in (None, row["intent_id"]):
         return _invalid(f"The decision is about intent {decision.intent_id}; this is {row['intent_id']}.")
-    if decision.approver == row["agent"]:
+    if decision.approver.casefold() == row["agent"].casefold():
         return SagaError(Reason.NOT_ALLOWED, "An agent has no say in approvals.", phase=Phase.APPROVAL)
     asked = {*ask.undecided, *ask.approved, *ask.denied}
     if standing.plan is None or decision.plan_digest != standing.plan_digest:

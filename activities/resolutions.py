@@ -5,7 +5,6 @@ that certainly did not land is refused.
 """
 
 import asyncio
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -161,9 +160,7 @@ def _refusal(
     if resolution.intent_id not in (None, row["intent_id"]):
         return _invalid(f"It is about intent {resolution.intent_id}; this is {row['intent_id']}.")
     if resolution.verb not in offered.get(resolution.step_id or "", []):
-        return _invalid(
-            f"{resolution.verb!r} is not possible now; possible: {json.dumps(offered)}.", {"offered": offered}
-        )
+        return _invalid(f"{resolution.verb!r} is not possible now; possible: {_told(offered)}.", {"offered": offered})
     if resolution.verb in ("done", "skip") and not resolution.evidence.strip():
         return _invalid(f"{resolution.verb!r} needs --evidence: say what was done, or why not.")
     if sighting is not None and sighting.state == "NOT_LANDED":
@@ -298,3 +295,9 @@ async def _note_resolution(
             "refused": refused,
         },
     )
+
+
+def _told(offered: dict[str, list[str]]) -> str:
+    """Say in words what is possible; the empty step id stands for the whole intent."""
+    said = [f"{', '.join(verbs)} for {step_id or 'the whole intent'}" for step_id, verbs in offered.items() if verbs]
+    return "; ".join(said) or "nothing"

@@ -11,7 +11,7 @@ from pydantic import ConfigDict, Field
 from contracts.base import JsonObject, JsonValue, Record
 from contracts.envelope import Cause, IntentReport, Outcome, StepReport
 from contracts.errors import ErrorInfo
-from contracts.intent import INTENT_ID_PATTERN, NAME_PATTERN
+from contracts.intent import INTENT_ID_PATTERN, NAME_PATTERN, STEP_ID_PATTERN
 from contracts.keys import compensate_key, execute_key
 from contracts.plan import Plan
 
@@ -247,6 +247,11 @@ DecisionId = Annotated[str, Field(pattern=NAME_PATTERN)]
 IntentId = Annotated[str, Field(pattern=INTENT_ID_PATTERN)]
 
 
+StepId = Annotated[str, Field(pattern=STEP_ID_PATTERN)]
+Words = Annotated[str, Field(max_length=500, pattern=r"^[^\x00]*$")]
+"""What a person says; no table holds a NUL."""
+
+
 class Message(Record):
     """What a person sends. `intent_id`, where it is said, must be the intent that runs: ids of workflows are reused."""
 
@@ -262,8 +267,8 @@ class Decision(Message):
     plan_digest: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
     verdict: Literal["approve", "deny"]
     approver: Annotated[str, Field(pattern=NAME_PATTERN)]
-    step_id: str | None = None
-    reason: Annotated[str, Field(max_length=500)] = ""
+    step_id: StepId | None = None
+    reason: Words = ""
 
 
 class DecisionRequest(Record):
@@ -285,7 +290,7 @@ class DecisionAnswer(Record):
 class Cancellation(Message):
     """Ask to stop an intent."""
 
-    reason: Annotated[str, Field(max_length=500)] = ""
+    reason: Words = ""
     requested_by: Annotated[str, Field(pattern=NAME_PATTERN)] = "unknown"
 
 
@@ -295,8 +300,8 @@ class Resolution(Message):
     resolution_id: DecisionId
     verb: Literal["retry", "skip", "done", "close", "forward"]
     operator: Annotated[str, Field(pattern=NAME_PATTERN)]
-    step_id: str | None = None
-    evidence: Annotated[str, Field(max_length=2_000)] = ""
+    step_id: StepId | None = None
+    evidence: Annotated[str, Field(max_length=2_000, pattern=r"^[^\x00]*$")] = ""
 
 
 class ResolutionRequest(Record):

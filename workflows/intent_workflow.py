@@ -43,7 +43,7 @@ LOCAL_RETRY: Final = RetryPolicy(
 ENGINE_RETRY: Final = RetryPolicy(initial_interval=timedelta(milliseconds=500), maximum_interval=timedelta(seconds=10))
 REMOTE_COMMITS_SECONDS: Final = 8.0
 REFUSALS_MAX: Final = 200
-"""Messages of one kind that may come to nothing; what is accepted is bounded by what can be decided."""
+"""How often one word (approve, close, ...) may come to nothing; what is accepted is bounded by what can be decided."""
 TOOLS_BYTES_MAX: Final = 1_800
 NO_INPUT: Final = RawValue(Payload())
 BY_TEMPORAL: Final = saga.Cancellation(reason="cancelled in Temporal", requested_by="temporal")
@@ -106,12 +106,13 @@ class IntentWorkflow:
 
     @decide.validator
     def _check_decide(self, decision: saga.Decision) -> None:
-        self._check_open("decide", decision, saga.Decision)
+        self._check_open(decision, saga.Decision)
+        self._check_count(decision.verdict)
 
     @workflow.signal(name="decide", description="Approve or deny what is asked; not answered.")
     async def decide_signal(self, *bodies: Any) -> None:  # noqa: ANN401 - whatever was sent
         """Take a person's decision without answering."""
-        if (decision := message_of(saga.Decision, bodies)) and self._refused["decide"] < REFUSALS_MAX:
+        if (decision := message_of(saga.Decision, bodies)) and self._refused[decision.verdict] < REFUSALS_MAX:
             await self._decide(decision, "signal")
 
     @workflow.update(name="cancel", description="Stop the intent and undo what landed; answered.")
@@ -121,7 +122,7 @@ class IntentWorkflow:
 
     @cancel.validator
     def _check_cancel(self, cancellation: saga.Cancellation) -> None:
-        self._check_open("cancel", cancellation, saga.Cancellation)
+        self._check_open(cancellation, saga.Cancellation)
 
     @workflow.signal(name="cancel", description="Stop the intent and undo what landed; not answered.")
     async def cancel_signal(self, *bodies: Any) -> None:  # noqa: ANN401 - as above
@@ -136,12 +137,13 @@ class IntentWorkflow:
 
     @resolve.validator
     def _check_resolve(self, resolution: saga.Resolution) -> None:
-        self._check_open("resolve", resolution, saga.Resolution)
+        self._check_open(resolution, saga.Resolution)
+        self._check_count(resolution.verb)
 
     @workflow.signal(name="resolve", description="Say how a parked intent goes on; not answered.")
     async def resolve_signal(self, *bodies: Any) -> None:  # noqa: ANN401 - as above
         """Take an operator's verb without answering."""
-        if (resolution := message_of(saga.Resolution, bodies)) and self._refused["resolve"] < REFUSALS_MAX:
+        if (resolution := message_of(saga.Resolution, bodies)) and self._refused[resolution.verb] < REFUSALS_MAX:
             await self._resolve(resolution)
 
     @workflow.query(description="The envelope as it stands.")
@@ -149,14 +151,18 @@ class IntentWorkflow:
         """Answer with the envelope as it stands."""
         return self._envelope(self._state.error)
 
-    def _check_open(self, kind: str, message: object, model: type[BaseModel]) -> None:
+    def _check_open(self, message: object, model: type[BaseModel]) -> None:
         if not isinstance(message, model):  # a null or binary payload comes through whatever the annotation says
             raise ApplicationError(f"Send one JSON object: {model.__name__}.", type=Reason.BODY_MALFORMED.value)
         if self._state.stage is Stage.FINISHED:
             raise ApplicationError("The intent has its outcome; nothing can change it.", type=Reason.TOO_LATE.value)
-        if self._refused[kind] >= REFUSALS_MAX:
+
+    def _check_count(self, word: str) -> None:
+        """Bound the history: a word that came to nothing too often is not taken any more, every other one is."""
+        if self._refused[word] >= REFUSALS_MAX:
             raise ApplicationError(
-                f"{REFUSALS_MAX} messages of this kind came to nothing; no more are taken.",
+                f"{REFUSALS_MAX} times {word!r} came to nothing; this run takes no more of it. Terminate the run in"
+                " Temporal and call `backstay sweep`: the run that adopts the intent takes all words again.",
                 type=Reason.RATE_LIMITED.value,
             )
 
@@ -172,7 +178,7 @@ class IntentWorkflow:
         self._take(on.DecisionAdmitted(answer))
         done = "approved" if decision.verdict == "approve" else "denied"
         message = answer.error.message if answer.error else done
-        self._refused["decide"] += not answer.accepted
+        self._refused[decision.verdict] += not answer.accepted
         return self._answer(accepted=answer.accepted, message=message, error=answer.error)
 
     async def _resolve(self, resolution: saga.Resolution) -> saga.MessageAnswer:
@@ -187,7 +193,7 @@ class IntentWorkflow:
         if self._state.stage is Stage.PARKED:
             self._take(on.Resolved(resolution, answer))
         message = answer.error.message if answer.error else f"{resolution.verb} taken"
-        self._refused["resolve"] += not answer.accepted
+        self._refused[resolution.verb] += not answer.accepted
         return self._answer(accepted=answer.accepted, message=message, error=answer.error)
 
     def _not_taken(self, error: SagaError) -> saga.MessageAnswer:

@@ -285,7 +285,7 @@ def test_a_dry_run_shows_its_proof_as_text_table_and_pictures(shell: Shell, tmp_
 def test_a_refused_compensation_parks_and_is_resolved_step_by_step(shell: Shell) -> None:
     shell.sql("select ledger.open_account('A10000001', 'demo-bank', 'anna', 'CURRENT', 'EUR')")
     shell.sql(f"select ledger.fund_account('A10000001', '{CASH}', 10000)")
-    chain = json.loads(freeze_and_debit(session(), account="A10000001"))
+    chain = json.loads(freeze_and_debit(session(), account="A10000001", amount_cents=500))
     transfer = {"from_account_id": "A10000001", "to_account_id": POOR, "amount_cents": 100, "currency": "EUR"}
     arguments = transfer | {"reason_code": "OWN_ACCOUNTS"}
     chain["steps"].append({"step_id": "transfer", "tool": "transfer_customer_funds", "arguments": arguments})

@@ -262,7 +262,7 @@ async def test_of_ten_different_approvals_at_once_exactly_one_counts(sagas: Saga
     assert {answer.error.code for answer in answers if answer.error} == {Reason.DECISION_LATE}
 
 
-async def test_messages_that_come_to_nothing_are_bounded_each_kind_by_itself(
+async def test_messages_that_come_to_nothing_are_bounded_each_word_by_itself(
     sagas: Sagas, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(intent_workflow, "REFUSALS_MAX", 2)
@@ -274,12 +274,49 @@ async def test_messages_that_come_to_nothing_are_bounded_each_kind_by_itself(
     with pytest.raises(WorkflowUpdateFailedError) as refused:
         await sagas.update(handle, "decide", approval(card))
     await handle.signal("decide", approval(card))  # dropped
-    stopped = await sagas.update(handle, "cancel", cancellation())
+    denied = await sagas.update(handle, "decide", approval(card, "deny"))
 
     assert isinstance(refused.value.cause, ApplicationError)
     assert refused.value.cause.type == Reason.RATE_LIMITED
-    assert stopped.accepted
-    assert outcome(await sagas.result(handle)) == ("NOT_APPLIED", "cancelled")
+    assert "backstay sweep" in str(refused.value.cause)
+    assert denied.accepted
+    assert outcome(await sagas.result(handle)) == ("NOT_APPLIED", "denied")
+
+
+@pytest.mark.parametrize("changes", [{"reason": "a\x00b"}, {"step_id": "a\x00"}, {"step_id": "../a"}], ids=repr)
+async def test_what_no_table_holds_is_no_message_and_wedges_nothing(sagas: Sagas, changes: dict[str, str]) -> None:
+    handle = await sagas.start(request(note("a", "guard")))
+    card = await sagas.waiting(handle)
+
+    await handle.signal("decide", approval(card, **changes))
+    with pytest.raises(WorkflowUpdateFailedError):
+        await sagas.update(handle, "decide", approval(card, **changes))
+    answer = await sagas.update(handle, "decide", approval(card))
+
+    assert answer.accepted
+    assert outcome(await sagas.result(handle)) == ("COMMITTED", "none")
+
+
+async def test_evidence_that_no_table_holds_is_refused_and_the_intent_stays_resolvable(sagas: Sagas) -> None:
+    sagas.behaviour.refuse("no")
+    sagas.behaviour.refuse("undo:a")
+    handle = await sagas.start(request(note("a"), note("no")))
+    await sagas.waiting(handle)
+
+    await handle.signal("resolve", {**resolution("skip", "a"), "evidence": "a\x00b"})
+    answer = await sagas.update(handle, "resolve", resolution("skip", "a"))
+
+    assert answer.accepted
+    assert outcome(await sagas.result(handle)) == ("COMPENSATED", "refused")
+
+
+async def test_an_approver_is_not_the_agent_in_other_letters(sagas: Sagas) -> None:
+    handle = await sagas.start(request(note("a", "guard")))
+    card = await sagas.waiting(handle)
+
+    answer = await sagas.update(handle, "decide", approval(card, approver="AGENT"))
+
+    assert not answer.accepted
 
 
 # --- out of place ------------------------------------------------------------------------------------------------
