@@ -45,7 +45,15 @@ def sendings(posted: Posted) -> dict[str, tuple[str, int]]:
     return {f"{row['direction']} {row['step_id']}": (row["state"], row["sends"]) for row in rows}
 
 
-@pytest.mark.parametrize("point", ["begin", "written", "committed", "answered"])
+@pytest.mark.parametrize(
+    "point",
+    [
+        pytest.param("begin", marks=pytest.mark.slow),
+        pytest.param("written", marks=pytest.mark.slow),
+        "committed",
+        pytest.param("answered", marks=pytest.mark.slow),
+    ],
+)
 async def test_killed_around_the_attempts_commit_a_step_is_sent_once(
     delivering: World, office: Courier, point: Point
 ) -> None:
@@ -64,7 +72,7 @@ async def test_killed_around_the_attempts_commit_a_step_is_sent_once(
     assert sendings(posted)["execute a"][0] == "LANDED"
 
 
-@pytest.mark.parametrize("landed", [True, False], ids=["landed", "not landed"])
+@pytest.mark.parametrize("landed", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["landed", "not landed"])
 async def test_killed_while_the_courier_has_the_request_a_step_lands_once(
     delivering: World, office: Courier, *, landed: bool
 ) -> None:
@@ -82,7 +90,7 @@ async def test_killed_while_the_courier_has_the_request_a_step_lands_once(
     assert sendings(posted)["execute a"] == ("LANDED", 1 if landed else 2)
 
 
-@pytest.mark.parametrize("landed", [True, False], ids=["done", "not done"])
+@pytest.mark.parametrize("landed", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["done", "not done"])
 async def test_killed_while_a_compensation_is_on_its_way_it_is_done_once(
     delivering: World, office: Courier, *, landed: bool
 ) -> None:
@@ -100,6 +108,7 @@ async def test_killed_while_a_compensation_is_on_its_way_it_is_done_once(
     assert posted.compensated() == ["a"]
 
 
+@pytest.mark.slow
 async def test_killed_between_attempt_and_call_and_then_cancelled_nothing_is_sent_and_nothing_lost(
     delivering: World, office: Courier
 ) -> None:

@@ -215,6 +215,7 @@ async def test_what_an_operator_calls_done_is_an_effect_on_his_word(sagas: Sagas
     assert sagas.one("select state, source from backstay.effects") == {"state": "LANDED", "source": "operator"}
 
 
+@pytest.mark.slow
 async def test_what_certainly_did_not_land_cannot_be_called_done(sagas: Sagas, office: Courier) -> None:
     office.does("send", "a", "drop request")
     office.always("look", "a", "drop request")
@@ -296,6 +297,7 @@ async def test_what_can_be_called_off_is_fenced_where_it_would_land(sagas: Sagas
     assert attempts(sagas)["b"] == "FENCED"
 
 
+@pytest.mark.slow
 async def test_out_of_patience_a_saga_turns_back_where_the_key_can_be_called_off(sagas: Sagas, office: Courier) -> None:
     office.always("send", "b", "drop reply")
     office.always("look", "b", "drop request")
@@ -307,6 +309,7 @@ async def test_out_of_patience_a_saga_turns_back_where_the_key_can_be_called_off
     assert {("sent", "b"), ("returned", "b")} <= set(office.told()), "it had landed, which calling it off told"
 
 
+@pytest.mark.slow
 async def test_on_the_way_back_too_nothing_is_compensated_by_guess(sagas: Sagas, office: Courier) -> None:
     office.does("send", "b", "drop reply")
     office.always("look", "b", "drop request")

@@ -65,6 +65,7 @@ async def test_1_a_timed_out_charge_is_looked_up_and_goes_on_when_it_landed(at: 
     at.agree(ended)
 
 
+@pytest.mark.slow
 async def test_1_a_charge_that_stays_unknown_is_parked_and_never_given_back_by_guess(at: Trial) -> None:
     at.bank.switch("drop_reply", on=["charges"])
     at.bank.switch("lookup_down", times=None)

@@ -44,6 +44,7 @@ async def test_a_payout_lands_once_whatever_goes_wrong_with_its_sending(at: Tria
     at.agree(ended)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("switch", SWITCHES)
 async def test_a_charge_is_given_back_once_whatever_went_wrong_with_its_sending(at: Trial, switch: str) -> None:
     at.bank.switch(switch, milliseconds=MILLISECONDS, on=["charges"])
@@ -57,6 +58,7 @@ async def test_a_charge_is_given_back_once_whatever_went_wrong_with_its_sending(
     at.agree(ended)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("switch", SWITCHES)
 async def test_a_refund_lands_once_whatever_goes_wrong_with_its_sending(at: Trial, switch: str) -> None:
     at.bank.switch(switch, milliseconds=MILLISECONDS, on=["refunds"])
