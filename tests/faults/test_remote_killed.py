@@ -90,7 +90,8 @@ async def test_killed_while_the_courier_has_the_request_a_step_lands_once(
     assert sendings(posted)["execute a"] == ("LANDED", 1 if landed else 2)
 
 
-@pytest.mark.parametrize("landed", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["done", "not done"])
+@pytest.mark.slow
+@pytest.mark.parametrize("landed", [True, False], ids=["done", "not done"])
 async def test_killed_while_a_compensation_is_on_its_way_it_is_done_once(
     delivering: World, office: Courier, *, landed: bool
 ) -> None:

@@ -277,6 +277,7 @@ async def finish(one: Soak) -> Counter[str]:
     return outcomes
 
 
+@pytest.mark.slow
 async def test_sixty_sagas_survive_killed_and_frozen_workers(world: World) -> None:
     faults: list[Nemesis] = ["kill", "kill", "kill", "kill", "freeze", "terminate connections"]
 

@@ -72,6 +72,7 @@ async def test_a_refund_lands_once_whatever_goes_wrong_with_its_sending(at: Tria
     at.agree(ended)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("switch", SWITCHES)
 async def test_a_saga_that_closes_with_its_charge_in_doubt_leaves_nothing_behind(at: Trial, switch: str) -> None:
     at.bank.switch(switch, times=None, milliseconds=MILLISECONDS, on=["charges"])
