@@ -39,7 +39,7 @@ lint: $(DEV_STAMP) ## Style, types and import rules
 	$(BIN)/lint-imports
 
 slow: $(DEV_STAMP) ## Tests that take long or need more than Python, pip and make
-	$(BIN)/python -m pytest -m slow -rs $(PYTEST_ARGS) || { status=$$?; [ $$status -eq 5 ] && echo "There are no slow tests."; }
+	$(BIN)/python -m pytest -m slow -rs --timeout 1200 $(PYTEST_ARGS) || { status=$$?; [ $$status -eq 5 ] && echo "There are no slow tests."; }
 
 up: $(RUN_STAMP) ## Start PostgreSQL, Temporal and a worker on this machine
 	$(BIN)/python -m worker.stack up

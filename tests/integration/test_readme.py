@@ -27,9 +27,9 @@ def example_tools(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     sys.modules.pop("loyalty", None)
 
 
-def request(card_id: str, *, refused_after: bool = False) -> dict[str, object]:
+def request(card_id: str, points: int, *, refused_after: bool = False) -> dict[str, object]:
     """Post one grant; with `refused_after` a second one follows, to a card that is not there."""
-    steps = [{"step_id": "grant", "tool": "grant_loyalty_points", "arguments": {"card_id": card_id, "points": 250}}]
+    steps = [{"step_id": "grant", "tool": "grant_loyalty_points", "arguments": {"card_id": card_id, "points": points}}]
     if refused_after:
         missing = {"card_id": "L999999", "points": 1}
         steps.append({"step_id": "more", "tool": "grant_loyalty_points", "arguments": missing})
@@ -62,17 +62,17 @@ async def test_the_example_lands_once_is_compensated_and_stays_in_its_tenant(
 
         async with serving(settings, temporal_client):
             done = await temporal_client.execute_workflow(
-                WORKFLOW, request("L000001"), id=f"{task_queue}-1", task_queue=task_queue, result_type=Envelope
+                WORKFLOW, request("L000001", 250), id=f"{task_queue}-1", task_queue=task_queue, result_type=Envelope
             )
             undone = await temporal_client.execute_workflow(
                 WORKFLOW,
-                request("L000001", refused_after=True),
+                request("L000001", 200, refused_after=True),
                 id=f"{task_queue}-2",
                 task_queue=task_queue,
                 result_type=Envelope,
             )
             other = await temporal_client.execute_workflow(
-                WORKFLOW, request("L000002"), id=f"{task_queue}-3", task_queue=task_queue, result_type=Envelope
+                WORKFLOW, request("L000002", 250), id=f"{task_queue}-3", task_queue=task_queue, result_type=Envelope
             )
         points = owner.execute("select points from loyalty.cards order by card_id").fetchall()
 

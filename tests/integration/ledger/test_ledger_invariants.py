@@ -2,7 +2,7 @@
 
 import re
 import subprocess
-from typing import LiteralString
+from typing import Final, LiteralString
 
 import psycopg
 import pytest
@@ -11,6 +11,14 @@ from tests.support.ledger import BEN, Bank, invariants
 from worker.check import INVARIANTS, parse
 from worker.stack.binaries import postgres_directory
 from worker.stack.layout import server_user_id
+
+AN_ATTEMPT: Final[LiteralString] = """
+insert into backstay.attempts (step_key, intent_key, step_id, tool, direction, remote_key, downstream, state,
+    argument_digest, arguments, epoch, in_flight_until, key_valid_until, patience_until)
+select STEP_KEY, intent_key, step_id, tool, direction, transaction_id::text, 'bank', 'STATE', '', '{}', 1, now(), now(),
+    now()
+from backstay.effects where tool = 'transfer_customer_funds'
+"""
 
 
 def test_psql_runs_the_file_and_says_nothing_is_wrong(bank: Bank) -> None:
@@ -134,6 +142,11 @@ def test_every_invariant_has_a_number_a_name_and_two_columns(bank: Bank) -> None
         ),
         ("3i", "update ledger.holds set state = 'OPEN', closed_at = null where state = 'RELEASED'"),
         ("3i", "update ledger.movements set reverses = 'M0000000001' where operation_type = 'REVERSAL'"),
+        ("3j", AN_ATTEMPT.replace("STEP_KEY", "'nowhere'").replace("STATE", "LANDED")),
+        ("3j", AN_ATTEMPT.replace("STEP_KEY", "'nowhere'").replace("STATE", "FENCED")),
+        ("3j", AN_ATTEMPT.replace("STEP_KEY", "'nowhere'").replace("STATE", "SENT")),
+        ("3j", AN_ATTEMPT.replace("STEP_KEY", "step_key").replace("STATE", "NOT_LANDED")),
+        ("3k", """update backstay.intents set plan = jsonb_set(plan::jsonb, '{steps,0,dispatch}', '"REMOTE"')::text"""),
         ("4a", "update backstay.effects set state = 'LANDED' where state = 'COMPENSATED'"),
         ("4a", "delete from backstay.effects where state = 'COMPENSATED'"),
         ("4b", "update backstay.effects set state = 'TOMBSTONE' where tool = 'transfer_customer_funds'"),
