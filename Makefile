@@ -15,10 +15,10 @@ PYTEST_ARGS ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 # Whatever environment make was called from, the tools below work on ours.
-unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH
+unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH PYTHONDONTWRITEBYTECODE
 
-# Two processes, each with servers of its own, the long files first; `make test PYTEST_WORKERS=` runs everything in one.
-PYTEST_WORKERS ?= -n 2 --dist loadfile --no-loadscope-reorder
+# Three processes, each with servers of its own; `make test PYTEST_WORKERS=` runs everything in one.
+PYTEST_WORKERS ?= -n 3 --dist loadfile
 
 .PHONY: help demo test lint slow up down status bench clean lock
 
