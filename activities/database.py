@@ -50,7 +50,7 @@ class Transaction:
     __slots__ = ("_connection", "_tracer")
 
     def __init__(self, connection: psycopg.AsyncConnection[Row], tracer: Tracer | None = None) -> None:
-        """Wrap a connection that is inside a pipeline block."""
+        """Wrap a connection, inside a pipeline block where statements are to travel together."""
         self._connection = connection
         self._tracer = tracer
 
@@ -128,6 +128,7 @@ class Database:
             f"-c role={role} -c lock_timeout={int(LOCK_TIMEOUT_SECONDS * 1000)}"
             f" -c statement_timeout={int(STATEMENT_TIMEOUT_SECONDS * 1000)}"
             f" -c transaction_timeout={int(TRANSACTION_TIMEOUT_SECONDS * 1000)}"
+            " -c plan_cache_mode=force_generic_plan"  # every statement finds its rows by key: planned once is enough
         )
         self._tracer = tracer
         self._refusals = deque[str](maxlen=1)
@@ -163,20 +164,26 @@ class Database:
         Raises SagaError: IN_PROGRESS (a lock was not had in time), DEPENDENCY_DOWN (database not reachable
         or too slow). What `work` raises passes through.
         """
+
+        async def whole(connection: psycopg.AsyncConnection[Row]) -> T:
+            async with connection.pipeline():
+                await connection.execute("begin")
+                result = await work(Transaction(connection, self._tracer))
+                ended = await connection.execute("commit")
+            # Leaving the pipeline sent what was queued and read every answer.
+            if ended.statusmessage != "COMMIT":
+                raise AssertionError(f"the transaction ended with {ended.statusmessage}: an error was swallowed")
+            return result
+
+        return await self._decided(whole)
+
+    async def _decided(self, work: Callable[[psycopg.AsyncConnection[Row]], Awaitable[T]]) -> T:
+        """Work on a connection until it is decided; bounded, and raising as `run` says."""
         for attempt in range(1, TRANSACTION_ATTEMPTS_MAX + 1):
             last = attempt == TRANSACTION_ATTEMPTS_MAX
             try:
                 async with self._pool.connection() as connection:
-                    async with connection.pipeline():
-                        await connection.execute("begin")
-                        result = await work(Transaction(connection, self._tracer))
-                        ended = await connection.execute("commit")
-                    # Leaving the pipeline sent what was queued and read every answer.
-                    if ended.statusmessage != "COMMIT":
-                        raise AssertionError(
-                            f"the transaction ended with {ended.statusmessage}: an error was swallowed"
-                        )
-                    return result
+                    return await work(connection)
             except errors.LockNotAvailable as error:
                 raise SagaError(
                     Reason.IN_PROGRESS, "Another transaction holds what this one needs; it is tried again."
@@ -200,12 +207,12 @@ class Database:
         )
 
     async def one(self, statement: LiteralString, params: Params = ()) -> Row | None:
-        """Read one row in a transaction of its own."""
-        return await self.run(lambda transaction: transaction.one(statement, params))
+        """Read one row; a statement by itself is a transaction of its own, in one round trip."""
+        return await self._decided(lambda connection: Transaction(connection, self._tracer).one(statement, params))
 
     async def all(self, statement: LiteralString, params: Params = ()) -> list[Row]:
-        """Read rows in a transaction of its own."""
-        return await self.run(lambda transaction: transaction.all(statement, params))
+        """Read rows; a statement by itself is a transaction of its own, in one round trip."""
+        return await self._decided(lambda connection: Transaction(connection, self._tracer).all(statement, params))
 
     async def columns(self, statement: LiteralString, params: Params = ()) -> tuple[str, ...]:
         """Run a statement in a transaction of its own and name the columns that it gives."""

@@ -35,6 +35,10 @@ _KNOWN: Final[LiteralString] = (
     f"select {INTENT_COLUMNS}, request, risk_level, tools, admitted_at, deadline_at"  # noqa: S608 - constants
     " from backstay.intents where intent_key = %s"
 )
+_ENDED: Final[LiteralString] = (
+    f"select {INTENT_COLUMNS} from backstay.intents"  # noqa: S608 - constants
+    " where intent_key = %s and final_at is not null and report is not null and cause <> %s"
+)
 _REFUSALS: Final[LiteralString] = """
 select distinct on (step_id) step_id, tool, result from backstay.audit_log
 where intent_key = %s and kind = 'refusal' order by step_id, audit_id desc
@@ -165,6 +169,14 @@ async def read_known(transaction: Transaction, intent_key: str) -> Known | None:
     standing = standing_of(row, await asked_decisions.all())
     refusals, denial = await asked_refusals.all(), await asked_denial.one()
     return Known(row=row, standing=standing, effects=effects, refusals=refusals, denial=denial)
+
+
+async def read_ended(database: Database, intent_key: str) -> Known | None:
+    """Read an intent whose report says all of it, by one statement; None when there is more to be read."""
+    row = await database.one(_ENDED, (intent_key, Cause.DENIED))
+    if row is None:
+        return None
+    return Known(row=row, standing=standing_of(row | {"plan": None}, []), effects=[], refusals=[])
 
 
 async def find(database: Database, tenant: str, intent_id: str) -> Known:

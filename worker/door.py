@@ -41,6 +41,7 @@ from worker.answers import (
     not_found,
     not_known,
     pending,
+    read_ended,
     read_known,
     repeated,
     unanswered,
@@ -232,7 +233,8 @@ class Door:
     async def _held_against_the_tables(self, proposal: Proposal, told: Envelope | None) -> Envelope:
         """Answer as the tables say, whatever the run told (None: nothing yet). Raises SagaError(MISMATCH)."""
         try:
-            known = await self._known(proposal)
+            ended = told is not None and await read_ended(self._database, proposal.intent_key)
+            known = ended or await self._known(proposal)
         except SagaError:
             return pending(proposal)  # it is accepted, and stays so while the database is away
         refusal_of_admission = told if told is not None and told.meta.intent_id is None else None

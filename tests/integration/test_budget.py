@@ -110,6 +110,17 @@ async def test_a_transaction_costs_one_round_trip_more_than_its_reads(database_u
             await check_durability(database)
 
         with Wire(database, tmp_path) as wire:
-            await database.one("select 1 as one")
+            await database.run(lambda transaction: transaction.one("select 1 as one"))
 
     assert (wire.commits, wire.round_trips) == (1, 2)
+
+
+async def test_a_statement_by_itself_is_one_round_trip(database_url: str, tmp_path: Path) -> None:
+    async with Database(database_url, connections_max=1) as database:
+        for _ in range(PREPARED_AFTER):
+            await database.one("select 1 as one")
+
+        with Wire(database, tmp_path) as wire:
+            await database.one("select 1 as one")
+
+    assert (wire.commits, wire.round_trips) == (0, 1)
