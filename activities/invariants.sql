@@ -231,6 +231,11 @@ left join backstay.attempts a on a.step_key = e.step_key
 where step ->> 'step_id' = e.step_id and step ->> 'dispatch' = 'REMOTE' and e.state <> 'TOMBSTONE'
     and a.transaction_id is distinct from e.transaction_id;
 
+-- name: 3l reports_agree_with_phases
+-- What an ended intent answers is what became of it.
+select intent_id as subject, format('answers %s, but its phase is %s', report::jsonb ->> 'outcome', phase) as detail
+from backstay.intents where report is not null and report::jsonb ->> 'outcome' is distinct from phase;
+
 -- name: 4a compensated_steps_stay_down
 -- Where a compensation landed, its step is compensated or fenced: it is not live and can never land.
 select c.step_key as subject, format('compensated, but its step is %s', coalesce(e.state, 'absent')) as detail
@@ -349,5 +354,15 @@ where case privilege
     when 'INSERT' then has_any_column_privilege(grantee, name, 'INSERT') and (grantee = 'backstay_readonly' or name in
         ('backstay.audit_log', 'backstay.decisions', 'ledger.accounts'))
     else has_table_privilege(grantee, name, privilege) end;
+
+-- name: 6f effects_are_as_they_were_noted
+-- What an effect keeps of its arguments and its answer is what its audit row told, but for what is masked there.
+select e.step_key as subject, format('%s is not what audit row %s tells', told.what, a.audit_id) as detail
+from backstay.audit_log a
+join backstay.effects e on e.transaction_id = a.transaction_id and e.step_id = a.step_id
+cross join lateral (values ('the answer', a.result, e.response), ('an argument', a.arguments, e.arguments)) as told (what, noted, kept)
+where a.kind = 'effect' and e.direction = 'execute' and e.state <> 'TOMBSTONE' and exists (
+    select from jsonb_each(told.noted::jsonb) as noted (name, value)
+    where noted.value <> '"***"' and noted.value is distinct from told.kept::jsonb -> noted.name);
 
 -- not yet: 7 released histories replay (a test of the code, not a query)

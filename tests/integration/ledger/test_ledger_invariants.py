@@ -147,6 +147,7 @@ def test_every_invariant_has_a_number_a_name_and_two_columns(bank: Bank) -> None
         ("3j", AN_ATTEMPT.replace("STEP_KEY", "'nowhere'").replace("STATE", "SENT")),
         ("3j", AN_ATTEMPT.replace("STEP_KEY", "step_key").replace("STATE", "NOT_LANDED")),
         ("3k", """update backstay.intents set plan = jsonb_set(plan::jsonb, '{steps,0,dispatch}', '"REMOTE"')::text"""),
+        ("3l", """update backstay.intents set report = '{"outcome": "NOT_APPLIED"}' where phase = 'COMMITTED'"""),
         ("4a", "update backstay.effects set state = 'LANDED' where state = 'COMPENSATED'"),
         ("4a", "delete from backstay.effects where state = 'COMPENSATED'"),
         ("4b", "update backstay.effects set state = 'TOMBSTONE' where tool = 'transfer_customer_funds'"),
@@ -186,6 +187,8 @@ def test_every_invariant_has_a_number_a_name_and_two_columns(bank: Bank) -> None
         ("6e", "grant update (memo) on ledger.movements to backstay_app"),
         ("6e", "grant delete on backstay.audit_log to backstay_app"),
         ("6e", "grant insert on ledger.holds to backstay_readonly"),
+        ("6f", "update backstay.effects set response = replace(response, '13', '31') where direction = 'execute'"),
+        ("6f", "update backstay.effects set arguments = replace(arguments, '13', '31') where direction = 'execute'"),
     ],
 )
 async def test_damage_is_seen(bank: Bank, name: str, damage: LiteralString) -> None:
