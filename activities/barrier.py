@@ -281,10 +281,10 @@ async def stored(transaction: Transaction, call: StepCall, standing: Row) -> Ste
         (call.step_key,),
     )
     if row is None:
-        if standing["killed"]:
-            raise SagaError(Reason.KILL_SWITCH_ON, f"New effects of {call.step_id!r} are switched off; try later.")
         if standing["overdue"]:
             raise SagaError(Reason.DEADLINE_EXCEEDED, f"The deadline of intent {standing['intent_id']} has passed.")
+        if standing["killed"]:
+            raise SagaError(Reason.KILL_SWITCH_ON, f"New effects of {call.step_id!r} are switched off; try later.")
         raise SagaError(Reason.IN_PROGRESS, f"Step key {call.step_key} is being written; it is tried again.")
     if row["state"] != "LANDED":
         raise SagaError(Reason.SUPERSEDED, f"Step {call.step_id!r} was compensated; it can never land.")

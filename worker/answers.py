@@ -32,8 +32,10 @@ _ID_OR_PREFIX: Final = re.compile(r"int_[a-z2-7]{1,26}")
 _ID_LENGTH: Final = 30
 
 _KNOWN: Final[LiteralString] = (
-    f"select {INTENT_COLUMNS}, request, risk_level, tools, admitted_at, deadline_at"  # noqa: S608 - constants
-    " from backstay.intents where intent_key = %s"
+    f"select {INTENT_COLUMNS}, request, risk_level, tools, admitted_at, deadline_at,"  # noqa: S608 - constants
+    " case phase when 'CLOSING' then (select max(a.in_flight_until) from backstay.attempts a"
+    " where a.intent_key = i.intent_key and a.state in ('SENT', 'UNKNOWN')) end as settles_at"
+    " from backstay.intents i where intent_key = %s"
 )
 _ENDED: Final[LiteralString] = (
     f"select {INTENT_COLUMNS} from backstay.intents"  # noqa: S608 - constants
@@ -105,6 +107,7 @@ class Known:
         """The answer of this moment."""
         final = self.standing.phase.is_final
         intent_id = self.standing.intent_id
+        settles_at: datetime | None = self.row.get("settles_at")
         return intent_envelope(
             self.report(),
             self.standing.error or self._denied(),
@@ -114,7 +117,19 @@ class Known:
                 duplicate=duplicate,
                 duplicate_of=intent_id if duplicate else None,
                 poll_after_ms=None if final else POLL_RESTING_MS if self.is_at_rest else POLL_RUNNING_MS,
+                settles_at=settles_at.isoformat(timespec="seconds") if settles_at else None,
+                warnings=() if final else self.warnings(),
             ),
+        )
+
+    def warnings(self) -> tuple[str, ...]:
+        """What whoever asked should know about its steps: which of them were done before under another key."""
+        steps = self.standing.plan.steps if self.standing.plan else ()
+        return tuple(
+            f"{step.step_id}: {why}"
+            for step in steps
+            for why in step.because
+            if why.startswith(Reason.POSSIBLE_DUPLICATE)
         )
 
     def _denied(self) -> ErrorInfo | None:

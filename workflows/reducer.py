@@ -8,6 +8,7 @@ Sources: Garcia-Molina & Salem, Sagas (1987) for backward and forward recovery; 
 
 from dataclasses import replace
 from types import MappingProxyType
+from typing import Final
 
 from contracts.envelope import Cause, IntentReport, Outcome, StepState
 from contracts.errors import ErrorInfo, SagaError
@@ -20,6 +21,8 @@ from workflows.backward import back
 from workflows.forward import forward, turn_back, without
 from workflows.moves import NOTHING, PARALLEL_STEPS_MAX, Advance, close, unknown, unknown_steps
 from workflows.state import Stage, State, Step
+
+SWITCHED_OFF_SECONDS_MAX: Final = 60.0
 
 __all__ = ["PARALLEL_STEPS_MAX", "Advance", "advance", "begin"]
 
@@ -195,11 +198,15 @@ def _refused(state: State, step_id: str, error: ErrorInfo) -> Advance:
     """A step said no. Before the pivot the saga turns back; after it, the others go on and a person is called.
 
     Of a step that is sent somewhere only a refusal is a no: of anything else the tables have to tell what it was.
+    What is switched off after the pivot waits, until it is switched on or the deadline has passed.
     """
     if error.code in (Reason.RUN_STALE, Reason.INTENT_PARKED):
         return _go_on(replace(state.with_step(step_id, state=StepState.PLANNED, is_looking=False), stale=True))
     if state.steps[step_id].is_looking:  # the lookup itself has no answer, and never will
         return _go_on(state.with_step(step_id, is_looking=False, is_over=True, looked_closing=True, error=error))
+    if error.code is Reason.KILL_SWITCH_ON and state.stage is Stage.FORWARD and state.past_pivot:
+        wait = min(SWITCHED_OFF_SECONDS_MAX, max(1.0, 2 * state.steps[step_id].wait_seconds))
+        return _go_on(state.with_step(step_id, state=StepState.PLANNED, error=error, wait_seconds=wait))
     if state.known_plan.by_id[step_id].is_remote and not error.code.is_definite:
         return _go_on(unknown(state, step_id, error=error))
     return _go_on(without(state, step_id, error))

@@ -11,8 +11,20 @@ from temporalio.client import Client
 from contracts.base import JsonObject
 from contracts.envelope import Envelope
 from contracts.intent import Caller
-from tests.support.sagas import LARGE_CENTS, Handle, Sagas, approval, freeze_and_debit, outcome, request, serve, states
+from tests.support.sagas import (
+    CALLER,
+    LARGE_CENTS,
+    Handle,
+    Sagas,
+    approval,
+    freeze_and_debit,
+    outcome,
+    request,
+    serve,
+    states,
+)
 from tests.support.samples import look, note
+from worker.answers import find
 
 
 @pytest.fixture
@@ -52,8 +64,12 @@ async def test_the_same_payment_from_another_conversation_waits_and_holds_nothin
     handle, card = await waiting(sagas, said(*freeze_and_debit()))
     meanwhile = sagas.one("select balance_cents, held_cents from ledger.accounts where account_id = 'A00000001'")
     asked = reasons(sagas)
+    told = (await find(sagas.engine.database, CALLER.tenant, str(card.meta.intent_id))).envelope()
     assert (await sagas.update(handle, "decide", approval(card))).accepted
 
+    assert told.meta.warnings == tuple(
+        f"{step_id}: POSSIBLE_DUPLICATE: {first.meta.intent_id} did the same" for step_id in ("freeze", "debit")
+    )
     assert gated(card) == {"freeze", "debit"}
     assert meanwhile == before
     assert all(f"POSSIBLE_DUPLICATE: {first.meta.intent_id} did the same" in reason for reason in asked)

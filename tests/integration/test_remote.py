@@ -9,8 +9,9 @@ from temporalio.client import Client
 
 from contracts.envelope import Envelope
 from tests.support.courier import PACK, Courier, Doing, How, courier, parcel
-from tests.support.sagas import Handle, Sagas, cancellation, events, outcome, request, resolution, serve, states
+from tests.support.sagas import CALLER, Handle, Sagas, cancellation, events, outcome, request, resolution, serve, states
 from tests.support.samples import note
+from worker.answers import find
 from worker.check import check
 
 
@@ -274,9 +275,14 @@ async def test_what_lands_after_the_fence_is_found_and_compensated(sagas: Sagas,
     async with asyncio.timeout(15):
         while sagas.one("select phase from backstay.intents")["phase"] != "CLOSING":  # noqa: ASYNC110
             await asyncio.sleep(0.02)
+    told = (
+        await find(sagas.engine.database, CALLER.tenant, str((await sagas.status(handle)).meta.intent_id))
+    ).envelope()
+    in_flight = sagas.one("select in_flight_until from backstay.attempts where step_id = 'b'")["in_flight_until"]
 
     office.deliver()
 
+    assert (told.status_code, told.meta.settles_at) == (202, in_flight.isoformat(timespec="seconds"))
     assert outcome(await sagas.result(handle)) == ("COMPENSATED", "cancelled")
     assert office.told() == [("sent", "a"), ("sent", "b"), ("returned", "b"), ("returned", "a")]
     assert noted(sagas, "landed_late") == ["b"]

@@ -13,7 +13,7 @@ from temporalio.client import Client, WorkflowFailureError
 from temporalio.common import WorkflowIDReusePolicy
 from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 
-from contracts.envelope import Envelope
+from contracts.envelope import Envelope, IntentReport
 from contracts.errors import SagaError
 from contracts.reasons import Reason
 from contracts.risk import Policy
@@ -409,6 +409,25 @@ async def test_a_step_that_refuses_after_the_pivot_parks_and_goes_forward_when_t
     assert not close.accepted
     assert outcome(envelope) == ("COMMITTED", "none")
     assert sagas.notes() == {"a": True, "b": True}
+
+
+async def test_a_kill_switch_met_after_the_pivot_is_waited_out(sagas: Sagas) -> None:
+    handle = await sagas.start(request(note("g", "guard"), note("a", "seal"), note("b", "keep")))
+    card = await sagas.waiting(handle)
+    sagas.rows("insert into backstay.kill_switches values ('tool', 'keep_sample_note', 'drill', 'tester')")
+    await sagas.update(handle, "decide", approval(card))
+
+    def switched_off(envelope: Envelope) -> bool:
+        steps = IntentReport.model_validate(envelope.data).steps
+        return any(step.error and step.error.code is Reason.KILL_SWITCH_ON for step in steps)
+
+    seen = await sagas.waiting(handle, switched_off)
+    cancelled = await sagas.update(handle, "cancel", cancellation())
+    sagas.rows("delete from backstay.kill_switches")
+
+    assert states(seen) == {"g": "DONE", "a": "DONE", "b": "EXECUTING"}
+    assert not cancelled.accepted
+    assert outcome(await sagas.result(handle)) == ("COMMITTED", "none")
 
 
 # --- runs that end from outside ----------------------------------------------------------------------------------

@@ -681,6 +681,17 @@ def test_after_the_pivot_the_other_steps_go_on_before_the_saga_parks() -> None:
     assert isinstance(only(saga.land(("b", 2))), do.Park)
 
 
+def test_what_is_switched_off_after_the_pivot_waits_longer_each_time_and_parks_at_the_deadline() -> None:
+    saga = Saga(plan(step("p", effect=SideEffect.IRREVERSIBLE), step("a", needs=["p"])))
+    saga.admit()
+    saga.land(("p", 1))
+
+    waits = [only(saga.refuse("a", Reason.KILL_SWITCH_ON)) for _ in range(8)]
+
+    assert [wait.after_seconds for wait in waits if isinstance(wait, do.Execute)] == [1, 2, 4, 8, 16, 32, 60, 60]
+    assert isinstance(only(saga.refuse("a", Reason.DEADLINE_EXCEEDED)), do.Park)
+
+
 def test_a_close_that_meets_a_landed_pivot_goes_forward_and_runs_the_unseen_steps_again() -> None:
     saga = Saga(chain("a", "b", pivots=["a"]))
     saga.take(CANCEL)
