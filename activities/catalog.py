@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, fields
 from importlib.metadata import entry_points
 from types import MappingProxyType
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar, cast
 
 from psycopg import DatabaseError
 
@@ -141,7 +141,11 @@ def _handler_problems(  # noqa: PLR0911 - one line per fault
     if len(parameters) != wanted:
         return [f"{name} takes {len(parameters)} arguments; it must take {wanted}: see activities/tool.py."]
     try:
-        annotations = inspect.get_annotations(handler, eval_str=True)
+        annotations = {
+            at: said
+            for at, said in inspect.get_annotations(handler, eval_str=True).items()
+            if not isinstance(said, TypeVar)  # a handler of several tools
+        }
     except Exception as error:  # noqa: BLE001 - an annotation may be any expression
         return [f"{name}: its annotations cannot be read ({error}); import what they name."]
     given = annotations.get(parameters[1].name)

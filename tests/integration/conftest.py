@@ -1,11 +1,12 @@
-"""Fixtures of the tests of doors and commands: one house for a module, so that a test costs a post and not a start."""
+"""Fixtures: one house or one desk's database for a module, so that a test costs a post and not a start."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 
 import pytest
 from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
 
+from tests.support.desk import Desk, at_desk
 from tests.support.house import House, house
 from worker.stack import LocalStack
 
@@ -24,3 +25,18 @@ async def idle_home(stack: LocalStack, empty_template: str) -> AsyncIterator[Hou
     client = await Client.connect(stack.temporal_address, data_converter=pydantic_data_converter)
     async with house(stack, client, empty_template, has_worker=False) as made:
         yield made
+
+
+@pytest.fixture(scope="module")
+def desk_url(stack: LocalStack, empty_template: str) -> Iterator[str]:
+    """A database that each desk finds empty."""
+    url = stack.create_database(template=empty_template)
+    yield url
+    stack.drop_database(url)
+
+
+@pytest.fixture
+async def desk(desk_url: str) -> AsyncGenerator[Desk]:
+    """A desk: the engine's activities, called by hand."""
+    async with at_desk(desk_url) as opened:
+        yield opened

@@ -4,7 +4,6 @@ Adoption, windows, occurrences and attempts are in test_admission.py.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator
 from hashlib import sha256
 from typing import Any
 
@@ -20,20 +19,6 @@ from contracts.saga import IntentPhase, ParkReason
 from tests.support.desk import Desk, at_desk, same_bytes
 from tests.support.sagas import freeze_and_debit, request
 from tests.support.samples import look, note
-from worker.stack import LocalStack
-
-
-@pytest.fixture(scope="module")
-def desk_url(stack: LocalStack, empty_template: str) -> Iterator[str]:
-    url = stack.create_database(template=empty_template)
-    yield url
-    stack.drop_database(url)
-
-
-@pytest.fixture
-async def desk(desk_url: str) -> AsyncGenerator[Desk]:
-    async with at_desk(desk_url) as opened:
-        yield opened
 
 
 def freeze(account_id: str = "A00000001", amount_cents: int = 500, currency: str = "EUR", **more: Any) -> JsonObject:  # noqa: ANN401

@@ -5,7 +5,6 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Iterator
 from dataclasses import replace
 from typing import Final, LiteralString
 
@@ -21,30 +20,10 @@ from contracts.errors import SagaError
 from contracts.reasons import Reason
 from contracts.risk import Policy
 from contracts.saga import ParkReason
-from tests.support.desk import Desk, at_desk, same_bytes
+from tests.support.desk import Desk, at_desk, refused, same_bytes
 from tests.support.samples import look, note
-from worker.stack import LocalStack
 
 RACES: Final = 200
-
-
-@pytest.fixture(scope="module")
-def desk_url(stack: LocalStack, empty_template: str) -> Iterator[str]:
-    url = stack.create_database(template=empty_template)
-    yield url
-    stack.drop_database(url)
-
-
-@pytest.fixture
-async def desk(desk_url: str) -> AsyncGenerator[Desk]:
-    async with at_desk(desk_url) as opened:
-        yield opened
-
-
-async def refused(work: Awaitable[object]) -> Reason:
-    with pytest.raises(SagaError) as error:
-        await work
-    return error.value.reason
 
 
 # --- repeats -----------------------------------------------------------------------------------------------------

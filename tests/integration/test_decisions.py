@@ -1,7 +1,6 @@
 """Decisions and resolutions on a real PostgreSQL: each gets a definite answer, and exactly one counts."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Iterator
 
 import pytest
 
@@ -9,28 +8,8 @@ from contracts.envelope import Cause
 from contracts.errors import SagaError
 from contracts.reasons import Reason
 from contracts.saga import DecisionAnswer, IntentPhase, ParkReason, ResolutionAnswer
-from tests.support.desk import Desk, Desked, at_desk
+from tests.support.desk import Desk, Desked, refused
 from tests.support.samples import note
-from worker.stack import LocalStack
-
-
-@pytest.fixture(scope="module")
-def desk_url(stack: LocalStack, empty_template: str) -> Iterator[str]:
-    url = stack.create_database(template=empty_template)
-    yield url
-    stack.drop_database(url)
-
-
-@pytest.fixture
-async def desk(desk_url: str) -> AsyncGenerator[Desk]:
-    async with at_desk(desk_url) as opened:
-        yield opened
-
-
-async def refused(work: Awaitable[object]) -> Reason:
-    with pytest.raises(SagaError) as error:
-        await work
-    return error.value.reason
 
 
 def reason(answer: DecisionAnswer | ResolutionAnswer) -> Reason | None:

@@ -1,7 +1,6 @@
 """Close, settle and park on a real PostgreSQL: one phase at a time, the rows decide, and no race has two winners."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Iterator
 
 import pytest
 
@@ -9,29 +8,8 @@ from contracts.envelope import Cause, Outcome, StepState
 from contracts.errors import SagaError
 from contracts.reasons import Reason
 from contracts.saga import EffectSeen, IntentPhase, ParkReason
-from tests.support.desk import Desk, at_desk
+from tests.support.desk import Desk, refused
 from tests.support.samples import look, note
-from worker.stack import LocalStack
-
-
-@pytest.fixture(scope="module")
-def desk_url(stack: LocalStack, empty_template: str) -> Iterator[str]:
-    url = stack.create_database(template=empty_template)
-    yield url
-    stack.drop_database(url)
-
-
-@pytest.fixture
-async def desk(desk_url: str) -> AsyncGenerator[Desk]:
-    async with at_desk(desk_url) as opened:
-        yield opened
-
-
-async def refused(work: Awaitable[object]) -> Reason:
-    with pytest.raises(SagaError) as error:
-        await work
-    return error.value.reason
-
 
 # --- close -------------------------------------------------------------------------------------------------------
 

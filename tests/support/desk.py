@@ -2,12 +2,13 @@
 
 import json
 import uuid
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import psycopg
+import pytest
 from psycopg.rows import DictRow, dict_row
 
 from activities.admission import Admission
@@ -25,8 +26,9 @@ from activities.tool import AnyRemoteTool, AnyTool, Pack, RemoteTool, Tool
 from contracts import saga
 from contracts.base import JsonObject
 from contracts.envelope import Cause
-from contracts.errors import ErrorInfo
+from contracts.errors import ErrorInfo, SagaError
 from contracts.plan import Plan
+from contracts.reasons import Reason
 from contracts.registry import Registry
 from contracts.risk import Policy
 from tests.support.sagas import create_accounts, request
@@ -244,3 +246,10 @@ async def at_desk(
 def same_bytes(one: saga.Standing | saga.StepResult, other: saga.Standing | saga.StepResult) -> bool:
     """True when two answers travel as the same bytes."""
     return json.dumps(one.model_dump(mode="json")) == json.dumps(other.model_dump(mode="json"))
+
+
+async def refused(work: Awaitable[object]) -> Reason:
+    """Await what has to be refused, and say why it was."""
+    with pytest.raises(SagaError) as error:
+        await work
+    return error.value.reason

@@ -18,12 +18,11 @@ from activities.packs.bank.fields import (
     Memo,
 )
 from activities.packs.bank.objects import OPEN
-from activities.packs.bank.sightings import Order, carry_out, fence, fenced, look_up
+from activities.packs.bank.orders import Orders
+from activities.packs.bank.sightings import Order, carry_out, fenced
 from activities.packs.bank.terms import Terms
 from activities.tool import (
     Compensated,
-    Landed,
-    NotLanded,
     OutcomeUnknownError,
     RemoteContext,
     RemoteTool,
@@ -65,26 +64,10 @@ class ChargedBankCard(Contract):
 
 
 @dataclass(frozen=True)
-class Charges:
-    """The handlers, on one bank."""
+class Returns:
+    """Gives charges back, at one bank."""
 
     bank: Bank
-
-    async def execute(self, context: RemoteContext, step: ChargeBankCard) -> ChargedBankCard:
-        """Charge it, once for its key."""
-        return _charged(await carry_out(self.bank, context.remote_key, _order(context, step)))
-
-    async def lookup(
-        self, context: RemoteContext, step: ChargeBankCard
-    ) -> Landed[ChargedBankCard] | NotLanded | Unknown:
-        """Ask the bank's book."""
-        return _seen(await look_up(self.bank, context.remote_key, _order(context, step)))
-
-    async def cancel_by_key(
-        self, context: RemoteContext, step: ChargeBankCard
-    ) -> Landed[ChargedBankCard] | NotLanded | Unknown:
-        """Forbid the key."""
-        return _seen(await fence(self.bank, context.remote_key, _order(context, step)))
 
     async def compensate(
         self, context: RemoteContext, step: ChargeBankCard, output: ChargedBankCard | None
@@ -152,13 +135,9 @@ def _charged(movement: Movement) -> ChargedBankCard:
     )
 
 
-def _seen(found: Movement | NotLanded | Unknown) -> Landed[ChargedBankCard] | NotLanded | Unknown:
-    return Landed(output=_charged(found)) if isinstance(found, Movement) else found
-
-
 def charge_bank_card(bank: Bank, terms: Terms) -> RemoteTool[ChargeBankCard, ChargedBankCard]:
     """Make the tool that charges cards through one bank."""
-    handlers = Charges(bank)
+    handlers = Orders(bank, _order, _charged)
     return RemoteTool(
         contract=ToolContract(
             name="charge_bank_card",
@@ -205,6 +184,6 @@ def charge_bank_card(bank: Bank, terms: Terms) -> RemoteTool[ChargeBankCard, Cha
         ),
         execute=handlers.execute,
         lookup=handlers.lookup,
-        compensate=handlers.compensate,
+        compensate=Returns(bank).compensate,
         cancel_by_key=handlers.cancel_by_key,
     )

@@ -1,7 +1,5 @@
 """Payouts: money that leaves the bank for a payee. Nothing brings it back."""
 
-from dataclasses import dataclass
-
 from pydantic import Field
 
 from activities.packs.bank.client import Bank, Kind, Movement
@@ -19,9 +17,10 @@ from activities.packs.bank.fields import (
     PayoutReason,
 )
 from activities.packs.bank.objects import OPEN
-from activities.packs.bank.sightings import Order, carry_out, fence, look_up
+from activities.packs.bank.orders import Orders
+from activities.packs.bank.sightings import Order
 from activities.packs.bank.terms import Terms
-from activities.tool import Landed, NotLanded, RemoteContext, RemoteTool, Unknown
+from activities.tool import RemoteContext, RemoteTool
 from contracts.base import Contract
 from contracts.reasons import Reason
 from contracts.tool import (
@@ -58,29 +57,6 @@ class SentBankPayout(Contract):
     currency: CurrencyCode
 
 
-@dataclass(frozen=True)
-class Payouts:
-    """The handlers, on one bank."""
-
-    bank: Bank
-
-    async def execute(self, context: RemoteContext, step: SendBankPayout) -> SentBankPayout:
-        """Send it, once for its key."""
-        return _sent(await carry_out(self.bank, context.remote_key, _order(context, step)))
-
-    async def lookup(
-        self, context: RemoteContext, step: SendBankPayout
-    ) -> Landed[SentBankPayout] | NotLanded | Unknown:
-        """Ask the bank's book."""
-        return _seen(await look_up(self.bank, context.remote_key, _order(context, step)))
-
-    async def cancel_by_key(
-        self, context: RemoteContext, step: SendBankPayout
-    ) -> Landed[SentBankPayout] | NotLanded | Unknown:
-        """Forbid the key."""
-        return _seen(await fence(self.bank, context.remote_key, _order(context, step)))
-
-
 def _order(context: RemoteContext, step: SendBankPayout) -> Order:
     return Order(
         kind=Kind.PAYOUT,
@@ -103,13 +79,9 @@ def _sent(movement: Movement) -> SentBankPayout:
     )
 
 
-def _seen(found: Movement | NotLanded | Unknown) -> Landed[SentBankPayout] | NotLanded | Unknown:
-    return Landed(output=_sent(found)) if isinstance(found, Movement) else found
-
-
 def send_bank_payout(bank: Bank, terms: Terms) -> RemoteTool[SendBankPayout, SentBankPayout]:
     """Make the tool that pays out through one bank."""
-    handlers = Payouts(bank)
+    handlers = Orders(bank, _order, _sent)
     return RemoteTool(
         contract=ToolContract(
             name="send_bank_payout",

@@ -1,7 +1,5 @@
 """Refunds that somebody asks for: a charge is given back, all of it or a part, for a reason that came later."""
 
-from dataclasses import dataclass
-
 from pydantic import Field
 
 from activities.packs.bank.client import Bank, Kind, Movement
@@ -18,9 +16,10 @@ from activities.packs.bank.fields import (
     RefundReason,
 )
 from activities.packs.bank.objects import CHARGED
-from activities.packs.bank.sightings import Order, carry_out, fence, look_up
+from activities.packs.bank.orders import Orders
+from activities.packs.bank.sightings import Order
 from activities.packs.bank.terms import Terms
-from activities.tool import Landed, NotLanded, RemoteContext, RemoteTool, Unknown
+from activities.tool import RemoteContext, RemoteTool
 from contracts.base import Contract
 from contracts.reasons import Reason
 from contracts.tool import (
@@ -55,29 +54,6 @@ class RefundedBankCharge(Contract):
     currency: CurrencyCode
 
 
-@dataclass(frozen=True)
-class Refunds:
-    """The handlers, on one bank."""
-
-    bank: Bank
-
-    async def execute(self, context: RemoteContext, step: RefundBankCharge) -> RefundedBankCharge:
-        """Give it back, once for its key."""
-        return _refunded(await carry_out(self.bank, context.remote_key, _order(context, step)))
-
-    async def lookup(
-        self, context: RemoteContext, step: RefundBankCharge
-    ) -> Landed[RefundedBankCharge] | NotLanded | Unknown:
-        """Ask the bank's book."""
-        return _seen(await look_up(self.bank, context.remote_key, _order(context, step)))
-
-    async def cancel_by_key(
-        self, context: RemoteContext, step: RefundBankCharge
-    ) -> Landed[RefundedBankCharge] | NotLanded | Unknown:
-        """Forbid the key."""
-        return _seen(await fence(self.bank, context.remote_key, _order(context, step)))
-
-
 def _order(context: RemoteContext, step: RefundBankCharge) -> Order:
     return Order(
         kind=Kind.REFUND,
@@ -98,13 +74,9 @@ def _refunded(movement: Movement) -> RefundedBankCharge:
     )
 
 
-def _seen(found: Movement | NotLanded | Unknown) -> Landed[RefundedBankCharge] | NotLanded | Unknown:
-    return Landed(output=_refunded(found)) if isinstance(found, Movement) else found
-
-
 def refund_bank_charge(bank: Bank, terms: Terms) -> RemoteTool[RefundBankCharge, RefundedBankCharge]:
     """Make the tool that refunds charges through one bank."""
-    handlers = Refunds(bank)
+    handlers = Orders(bank, _order, _refunded)
     return RemoteTool(
         contract=ToolContract(
             name="refund_bank_charge",
