@@ -21,7 +21,7 @@ from temporalio.exceptions import TimeoutError as TemporalTimeoutError
 
 from contracts import saga
 from contracts.base import JsonObject, as_object
-from contracts.envelope import Cause, Envelope, Meta, intent_envelope
+from contracts.envelope import Cause, Envelope, Meta, Outcome, intent_envelope
 from contracts.errors import ErrorInfo, SagaError
 from contracts.plan import PlannedStep
 from contracts.reasons import Reason
@@ -117,8 +117,13 @@ class IntentWorkflow:
 
     @workflow.update(name="cancel", description="Stop the intent and undo what landed; answered.")
     async def cancel(self, cancellation: saga.Cancellation) -> saga.MessageAnswer:
-        """Take a wish to stop."""
-        return self._cancel(cancellation)
+        """Take a wish to stop; one that comes before admission's answer is told what came of it."""
+        answer = self._cancel(cancellation)
+        if answer.accepted and self._state.stage is Stage.ADMITTING:
+            await workflow.wait_condition(lambda: self._state.stage is not Stage.ADMITTING)
+            if self._state.stage is Stage.PARKED or self._state.outcome() is Outcome.COMMITTED or self._is_duplicate:
+                return self._too_late()
+        return answer
 
     @cancel.validator
     def _check_cancel(self, cancellation: saga.Cancellation) -> None:
@@ -206,13 +211,18 @@ class IntentWorkflow:
         stage, expiring = self._state.stage, self._state.cause is Cause.EXPIRED
         is_open = stage in (Stage.ADMITTING, Stage.AWAITING_APPROVAL, Stage.FORWARD)
         if self._state.past_pivot or not (is_open or (stage is Stage.CLOSING and expiring)):
-            return self._answer(accepted=False, message=f"Too late: the intent is {self._state.stage.lower()}.")
+            return self._too_late()
         if cancellation.intent_id not in (None, self._state.intent_id) and self._state.intent_id is not None:
             return self._answer(
                 accepted=False, message=f"This is intent {self._state.intent_id}, not the one you mean."
             )
         self._take(on.CancelRequested(cancellation))
         return self._answer(accepted=True, message="The intent is being stopped.")
+
+    def _too_late(self) -> saga.MessageAnswer:
+        """Answer that a wish to stop changes nothing."""
+        stands = "another run's" if self._is_duplicate else self._state.stage.lower()
+        return self._answer(accepted=False, message=f"Too late: the intent is {stands}.")
 
     def _answer(self, *, accepted: bool, message: str, error: ErrorInfo | None = None) -> saga.MessageAnswer:
         return saga.MessageAnswer(accepted=accepted, message=message, error=error, outcome=self._state.outcome())
@@ -389,6 +399,10 @@ class IntentWorkflow:
         else:
             return ordinary
 
+    @property
+    def _is_duplicate(self) -> bool:
+        return self._finish is not None and self._finish.duplicate
+
     def _claim(self) -> saga.Claim:
         info = workflow.info()
         return saga.Claim(
@@ -401,7 +415,7 @@ class IntentWorkflow:
     # --- what people see ----------------------------------------------------------------------------------------
 
     def _envelope(self, error: ErrorInfo | None) -> Envelope:
-        state, duplicate = self._state, bool(self._finish and self._finish.duplicate)
+        state, duplicate = self._state, self._is_duplicate
         elapsed = workflow.now() - workflow.info().start_time
         return intent_envelope(
             state.snapshot(),

@@ -225,6 +225,39 @@ async def test_a_decision_sent_to_a_start_that_is_rejected_gets_a_definite_answe
     assert answer.outcome == "NOT_APPLIED"
 
 
+async def test_a_cancel_sent_to_a_second_start_of_a_finished_intent_is_told_that_it_is_too_late(sagas: Sagas) -> None:
+    body = request(note("a"), session="early")
+    await sagas.result(await sagas.start(body))
+    start: Start = WithStartWorkflowOperation(
+        saga.WORKFLOW,
+        body,
+        id=f"second-{sagas.task_queue}",
+        task_queue=sagas.task_queue,
+        id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
+    )
+
+    answer = await sagas.update_with_start("cancel", cancellation(), start)
+
+    assert (answer.accepted, answer.outcome) == (False, "COMMITTED")
+    assert sagas.notes() == {"a": True}
+
+
+async def test_a_cancel_that_comes_with_the_start_is_answered_when_nothing_can_land_any_more(sagas: Sagas) -> None:
+    start: Start = WithStartWorkflowOperation(
+        saga.WORKFLOW,
+        request(note("a"), session="early"),
+        id=f"early-{sagas.task_queue}",
+        task_queue=sagas.task_queue,
+        id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
+    )
+
+    answer = await sagas.update_with_start("cancel", cancellation(), start)
+
+    handle = await start.workflow_handle()
+    assert answer.accepted
+    assert outcome(await sagas.result(handle)) == ("NOT_APPLIED", "cancelled")
+
+
 # --- twice -------------------------------------------------------------------------------------------------------
 
 
