@@ -118,8 +118,8 @@ class IntentWorkflow:
     @workflow.update(name="cancel", description="Stop the intent and undo what landed; answered.")
     async def cancel(self, cancellation: saga.Cancellation) -> saga.MessageAnswer:
         """Take a wish to stop; one that comes before admission's answer is told what came of it."""
-        answer = self._cancel(cancellation)
-        if answer.accepted and self._state.stage is Stage.ADMITTING:
+        stage, answer = self._state.stage, self._cancel(cancellation)
+        if answer.accepted and stage is Stage.ADMITTING:
             await workflow.wait_condition(lambda: self._state.stage is not Stage.ADMITTING)
             if self._state.stage is Stage.PARKED or self._state.outcome() is Outcome.COMMITTED or self._is_duplicate:
                 return self._too_late()

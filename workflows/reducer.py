@@ -111,6 +111,10 @@ def _stand(state: State, standing: Standing) -> Advance:
         state = replace(state, steps=MappingProxyType(_steps_of(state.plan)))
     if standing.phase.is_final or standing.duplicate:
         return _finish(state, standing)
+    if standing.parked is ParkReason.COMPENSATION_REFUSED:
+        for step in stuck:  # after a lost task only the database remembers which
+            error = ErrorInfo.model_validate(step["error"]) if step.get("error") else None
+            state = state.with_step(step["step_id"], state=StepState.PARKED, error=error)
     if standing.parked is not None:
         return replace(state, stage=Stage.PARKED), NOTHING
     if standing.phase is IntentPhase.CLOSING:

@@ -715,6 +715,26 @@ def test_after_a_lost_task_the_steps_are_run_again_for_their_stored_answers() ->
     assert executed(saga.land(("a", 1))) == ["b"]
 
 
+def test_after_a_lost_task_a_parked_saga_still_shows_which_step_is_stuck_and_why() -> None:
+    saga = Saga(chain("a", "b"))
+    refusal = SagaError(Reason.FUNDS_INSUFFICIENT, "spent").info
+    stuck = {"steps": [{"step_id": "a", "error": refusal.model_dump(mode="json")}]}
+
+    saga.take(
+        on.Admitted(
+            saga.standing(
+                phase=IntentPhase.CLOSING,
+                cause=Cause.REFUSED,
+                parked=ParkReason.COMPENSATION_REFUSED,
+                parked_detail=stuck,
+            )
+        )
+    )
+
+    assert (saga.state.steps["a"].state, saga.state.steps["a"].error) == (StepState.PARKED, refusal)
+    assert saga.state.stage is Stage.PARKED
+
+
 def test_after_a_lost_task_a_cancel_that_comes_first_compensates_what_landed_unseen() -> None:
     saga = Saga(chain("a", "b"))
     saga.take(CANCEL)
