@@ -14,6 +14,7 @@ from pydantic import BaseModel, ValidationError
 
 from activities import audit
 from activities.database import Database, Row, Transaction
+from activities.late import asked_digest
 from activities.standing import caller_of, check_owner, plan_of
 from activities.tool import AnyRemoteTool, AnyTool, StepContext
 from contracts.base import JsonObject
@@ -25,7 +26,7 @@ from contracts.problems import field_problems
 from contracts.reasons import Reason
 from contracts.saga import Claim, CompensateCall, LookupCall, StepCall, StepResult
 from contracts.shape import shape_of
-from contracts.tool import AnyContract, Duty, SideEffect
+from contracts.tool import AnyContract, SideEffect
 
 T = TypeVar("T")
 
@@ -59,7 +60,7 @@ _SPEND: Final[LiteralString] = """
 insert into backstay.approval_consumptions (step_key, intent_key, step_id, decision_id)
 select %(step_key)s, d.intent_key, d.step_id, d.decision_id from backstay.decisions d
 where d.intent_key = %(intent_key)s and d.step_id = %(step_id)s and d.verdict = 'approve'
-    and d.plan_digest = %(plan_digest)s
+    and d.plan_digest = %(asked)s
     and (select max(last.decided_at) from backstay.decisions last
         where last.intent_key = d.intent_key and last.verdict = 'approve')
         + make_interval(secs => %(valid)s) >= now()
@@ -239,7 +240,8 @@ async def _land(transaction: Transaction, tool: AnyTool, call: StepCall) -> Step
     if standing["transaction_id"] is None:
         return await stored(transaction, call, standing)
     plan = plan_of(standing["plan"])
-    decision_id = await spend_approval(transaction, call, standing, plan) if planned.duty is not Duty.NONE else None
+    asked = await asked_digest(transaction, planned, call, standing)
+    decision_id = await spend_approval(transaction, call, asked, plan) if asked is not None else None
     context = context_of(standing, call, call.step_key, standing["transaction_id"])
     output: BaseModel = await tool.execute(transaction, arguments, context)
     if tool.verify is not None:
@@ -301,15 +303,15 @@ async def stored(transaction: Transaction, call: StepCall, standing: Row) -> Ste
     )
 
 
-async def spend_approval(transaction: Transaction, call: StepCall, standing: Row, plan: Plan) -> str:
-    """Spend the one decision that covers this step, or refuse."""
+async def spend_approval(transaction: Transaction, call: StepCall, asked: str, plan: Plan) -> str:
+    """Spend the one decision that covers this step and names what was asked, or refuse."""
     spent = await transaction.one(
         _SPEND,
         {
             "step_key": call.step_key,
             "intent_key": call.claim.intent_key,
             "step_id": call.step_id,
-            "plan_digest": standing["plan_digest"],
+            "asked": asked,
             "valid": plan.approval_valid_seconds,
         },
     )

@@ -22,6 +22,7 @@ from activities.barrier import execute_step
 from activities.compensation import compensate_step
 from activities.database import Database
 from activities.decisions import admit_decision
+from activities.grading import Grading
 from activities.phase import close_intent, park_intent, settle_intent
 from activities.remote import execute_remote_step
 from activities.remote_compensation import compensate_remote_step
@@ -119,10 +120,12 @@ class Engine:
         database = self.database
         remote = {tool.contract.wire_name: tool for tool in self.tools if isinstance(tool, RemoteTool)}
         admission = Admission(database, self.registry, self.packs, self.policy, is_open)
+        grading = Grading(database, self.registry, self.packs, self.policy)
         found = [
             named(saga.ADMIT, admission.admit, saga.AdmitRequest, saga.Standing),
             named(saga.CLOSE, lambda request: close_intent(database, request), saga.CloseRequest, saga.Closed),
             named(saga.SETTLE, lambda request: settle_intent(database, request), saga.SettleRequest, saga.Standing),
+            named(saga.GRADE, grading.grade_step, saga.GradeCall, saga.GradeAnswer),
             named(saga.PARK, lambda request: park_intent(database, request), saga.ParkRequest, saga.Standing),
             named(
                 saga.ADMIT_DECISION,

@@ -260,23 +260,25 @@ join backstay.intents i on i.intent_key = e.intent_key
 cross join lateral jsonb_array_elements(i.plan::jsonb -> 'steps') as step
 left join backstay.approval_requests r on r.intent_key = e.intent_key and r.step_id = e.step_id
 where e.direction = 'execute' and e.state <> 'TOMBSTONE' and step ->> 'step_id' = e.step_id
-    and step ->> 'duty' <> 'NONE'
+    and step ->> 'duty' <> 'NONE' and coalesce(step -> 'late', '[]') = '[]'
     and (r.plan_digest is distinct from i.plan_digest or r.duty is distinct from step ->> 'duty');
 
 -- name: 5b gated_steps_spent_a_decision
 -- Every landed step that was asked about spent, in its own transaction or in that of its attempt, an approval: given
--- in time, over the same plan, by somebody else than the agent, and not denied before.
+-- in time, over the same plan (of a late step: over the plan and its late arguments), by somebody else than the agent,
+-- and not denied before.
 select e.step_key as subject, format('no valid decision was spent (decision %s, %s over plan %s)', c.decision_id, d.verdict, d.plan_digest) as detail
 from backstay.effects e
 join backstay.intents i on i.intent_key = e.intent_key
 join backstay.approval_requests r on r.intent_key = e.intent_key and r.step_id = e.step_id
+left join backstay.late_grades g on g.intent_key = e.intent_key and g.step_id = e.step_id
 left join backstay.attempts t on t.step_key = e.step_key
 left join backstay.approval_consumptions c on c.step_key = e.step_key and c.intent_key = e.intent_key
     and c.step_id = e.step_id and c.consumed_at = coalesce(t.first_sent_at, e.landed_at)
 left join backstay.decisions d on d.intent_key = c.intent_key and d.step_id = c.step_id and d.decision_id = c.decision_id
 where e.direction = 'execute' and e.state <> 'TOMBSTONE'
     and (d.decision_id is null or d.verdict <> 'approve' or d.approver = i.agent
-        or d.plan_digest <> r.plan_digest or d.plan_digest is distinct from i.plan_digest
+        or d.plan_digest <> r.plan_digest or d.plan_digest is distinct from coalesce(g.digest, i.plan_digest)
         or d.decided_at < r.requested_at or d.decided_at > r.expires_at or d.decided_at > c.consumed_at
         or exists (select from backstay.decisions n where n.intent_key = d.intent_key and n.step_id = d.step_id
             and n.verdict = 'deny' and n.decided_at < c.consumed_at));
@@ -299,6 +301,23 @@ select i.intent_id as subject, format('the plan names proof %s, stored is %s', i
 from backstay.intents i
 where i.plan is not null and (i.plan::jsonb ->> 'proof_digest' is distinct from i.proof_digest
     or i.proof_digest is distinct from encode(sha256(convert_to(i.proof, 'UTF8')), 'hex'));
+
+-- name: 5e late_steps_were_graded
+-- Every landed step whose plan leaves amount, payee, count or source to be known later was graded before it landed, with
+-- at least the duty of the plan, with the arguments that it landed with; and it was asked about where that has a duty.
+select e.step_key as subject, format('late %s, graded %s with duty %s, plan %s, asked %s', step -> 'late', g.graded_at, g.duty, step ->> 'duty', r.duty) as detail
+from backstay.effects e
+join backstay.intents i on i.intent_key = e.intent_key
+cross join lateral jsonb_array_elements(i.plan::jsonb -> 'steps') as step
+left join backstay.late_grades g on g.intent_key = e.intent_key and g.step_id = e.step_id
+left join backstay.approval_requests r on r.intent_key = e.intent_key and r.step_id = e.step_id
+where e.direction = 'execute' and e.state <> 'TOMBSTONE' and step ->> 'step_id' = e.step_id
+    and coalesce(step -> 'late', '[]') <> '[]'
+    and (g.graded_at is null or g.graded_at > e.landed_at
+        or g.duty = 'NONE' and step ->> 'duty' <> 'NONE' or g.duty <> 'NONE' and r.plan_digest is distinct from g.digest
+        or exists (select from jsonb_array_elements_text(step -> 'late') as late(name)
+            where g.arguments::jsonb #> string_to_array(late.name, '.')
+                is distinct from e.arguments::jsonb #> string_to_array(late.name, '.')));
 
 -- name: 6a effects_have_one_audit_row
 -- Exactly one, with the same serial number and the same instant: one transaction has one now().

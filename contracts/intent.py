@@ -75,3 +75,8 @@ def binding_of(value: JsonValue) -> tuple[str, tuple[str, ...]] | None:
         if isinstance(source, str) and (match := BINDING_PATTERN.fullmatch(source)):
             return match.group(1), tuple(match.group(2).split("."))
     return None
+
+
+def is_bound(value: JsonValue) -> bool:
+    """True when a value is not said outright: it is known only once other steps are done."""
+    return binding_of(value) is not None

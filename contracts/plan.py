@@ -6,6 +6,7 @@ from typing import Self
 from contracts.base import JsonObject, Record
 from contracts.intent import Caller
 from contracts.keys import digest, execute_key
+from contracts.late import late_sources
 from contracts.risk import LEVELS
 from contracts.tool import Dispatch, Duty, SideEffect
 
@@ -28,6 +29,13 @@ class PlannedStep(Record):
     resources: tuple[str, ...] = ()
     patience_seconds: int = 0
     cancel_by_key: bool = False
+    late: tuple[str, ...] = ()
+    """Arguments that are graded when they are known: until then level and duty are the least that they can be."""
+
+    @cached_property
+    def late_sources(self) -> frozenset[str]:
+        """Steps that have to be done before this one is graded late; none when it was graded at admission."""
+        return late_sources(self.arguments, self.late) if self.late else frozenset()
 
     @property
     def is_remote(self) -> bool:
@@ -71,7 +79,11 @@ class Plan(Record):
     def digest(self) -> str:
         """What an approval binds to: every step with its arguments, order, duty and compensation, and the proof."""
         older = {"proof_digest"} if self.proof_digest is None else None
-        return digest(self.model_dump(mode="json", exclude=older))
+        said = self.model_dump(mode="json", exclude=older)
+        for step in said["steps"]:
+            if not step["late"]:  # a plan without late steps is the plan that it was before there were any
+                del step["late"]
+        return digest(said)
 
     @property
     def level(self) -> int:
@@ -85,8 +97,22 @@ class Plan(Record):
 
     @property
     def gated_steps(self) -> tuple[PlannedStep, ...]:
-        """Steps that a person must decide."""
-        return tuple(step for step in self.steps if step.duty is not Duty.NONE)
+        """Steps that a person must decide before anything is written; whether about late ones, is told later."""
+        return tuple(step for step in self.steps if step.duty is not Duty.NONE and not step.late)
+
+    @cached_property
+    def has_late(self) -> bool:
+        """True when a step is graded only once its bindings are known."""
+        return any(step.late for step in self.steps)
+
+    @cached_property
+    def graded_first(self) -> frozenset[str]:
+        """Late steps whose grade nothing but reading is needed for: they are graded before the first write."""
+        reads: set[str] = set()
+        for step in self.steps:
+            if not step.writes and reads.issuperset(step.needs):
+                reads.add(step.step_id)
+        return frozenset(step.step_id for step in self.steps if step.late and reads >= step.late_sources)
 
     @property
     def tools(self) -> tuple[str, ...]:

@@ -121,7 +121,8 @@ def _next(known: Known, run: Run) -> tuple[str | None, str | None, str | None]:
         return "no run carries it (it was ended from outside)", "none; `backstay sweep` starts a run", None
     if known.is_at_rest:
         asked = ", ".join(standing.ask.undecided)
-        return f"a decision about {asked}", "it expires, and nothing is done", standing.ask.expires_at
+        ends = "what landed is undone" if known.effects else "nothing is done"
+        return f"a decision about {asked}", f"it expires, and {ends}", standing.ask.expires_at
     return _next_of_run(run)
 
 

@@ -256,6 +256,8 @@ class IntentWorkflow:
             case do.Execute():
                 await pause(command.after_seconds)
                 self._take(await self._execute(command))
+            case do.Grade():
+                self._take(await self._grade(command))
             case do.Lookup():
                 await pause(command.after_seconds)
                 self._take(await self._look_up(command))
@@ -307,6 +309,13 @@ class IntentWorkflow:
         except SagaError as error:
             return on.StepRefused(step.step_id, error.info)
         return on.StepLanded(result)
+
+    async def _grade(self, command: do.Grade) -> on.Event:
+        call = saga.GradeCall(claim=self._claim(), step_id=command.step_id)
+        try:
+            return on.StepGraded(command.step_id, answer=await self._call(saga.GRADE, call, saga.GradeAnswer))
+        except SagaError as error:
+            return on.StepGraded(command.step_id, error=error.info)
 
     async def _look_up(self, command: do.Lookup) -> on.Event:
         """Ask until there is an answer: whatever the downstream does is one."""

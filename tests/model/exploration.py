@@ -405,7 +405,7 @@ class Exploration:
             flights = frozenset(flight for flight in flights if flight.name != "ask")
         return replace(world, memory=Memory.of(state), flights=flights)
 
-    def _flight(self, command: do.Command, state: State, run: int) -> Flight:  # noqa: PLR0911 - one for each command
+    def _flight(self, command: do.Command, state: State, run: int) -> Flight:  # noqa: C901, PLR0911 - one for each
         claim = Claim(run, state.epoch)
         match command:
             case do.Admit():
@@ -426,6 +426,8 @@ class Exploration:
                 )
             case do.Lookup():
                 raise AssertionError("no tool of the model is remote")
+            case do.Grade():
+                raise AssertionError("no step of the model is graded late")
             case do.Finish():
                 raise AssertionError("a saga's end is no activity")
 

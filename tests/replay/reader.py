@@ -37,7 +37,13 @@ MESSAGES: Final = frozenset(
     {Kind.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED, Kind.EVENT_TYPE_WORKFLOW_EXECUTION_UPDATE_ACCEPTED}
 )
 CANCEL: Final = Kind.EVENT_TYPE_WORKFLOW_EXECUTION_CANCEL_REQUESTED
-ENGINE: Final = {saga.ADMIT: "admit", saga.CLOSE: "close", saga.SETTLE: "settle", saga.PARK: "park"}
+ENGINE: Final = {
+    saga.ADMIT: "admit",
+    saga.CLOSE: "close",
+    saga.SETTLE: "settle",
+    saga.PARK: "park",
+    saga.GRADE: "grade",
+}
 ASKING: Final = b'"AWAITING_APPROVAL"'
 ASKS: Final = "decision about "
 UNDO: Final = ".compensate"
@@ -254,7 +260,7 @@ class Reader:
         if event is not None:
             self.read.events.append(event)
 
-    def _success(self, name: str, result: Any) -> on.Event:  # noqa: ANN401 - JSON
+    def _success(self, name: str, result: Any) -> on.Event:  # noqa: ANN401, PLR0911 - JSON; one for each activity
         match name:
             case saga.ADMIT | saga.SETTLE | saga.PARK:
                 standing = saga.Standing.model_validate(result)
@@ -266,6 +272,9 @@ class Reader:
                 closed = saga.Closed.model_validate(result)
                 self._landed = {effect.step_id for effect in closed.effects if effect.state == "LANDED"}
                 return on.IntentClosed(closed)
+            case saga.GRADE:
+                graded = saga.GradeAnswer.model_validate(result)
+                return on.StepGraded(graded.graded.step_id, answer=graded)
             case saga.ADMIT_DECISION:
                 return on.DecisionAdmitted(saga.DecisionAnswer.model_validate(result))
             case saga.ADMIT_RESOLUTION:

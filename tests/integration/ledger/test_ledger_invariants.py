@@ -168,6 +168,10 @@ def test_every_invariant_has_a_number_a_name_and_two_columns(bank: Bank) -> None
         ),
         ("5d", "update backstay.intents set proof = 'another'"),
         ("5d", "update backstay.intents set proof_digest = repeat('0', 64)"),
+        (
+            "5e",
+            """update backstay.intents set plan = jsonb_set(plan::jsonb, '{steps,0,late}', '["amount_cents"]')::text""",
+        ),
         ("6a", "delete from backstay.audit_log where audit_id = 1"),
         ("6a", "update backstay.audit_log set at = at + interval '1 s' where audit_id = 1"),
         ("6b", "update backstay.audit_log set transaction_id = -1 where audit_id = 1"),

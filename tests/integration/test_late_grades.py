@@ -1,0 +1,205 @@
+"""Steps whose amount, payee or source is bound, on real servers: graded when it is known, and asked about then."""
+
+from collections.abc import AsyncGenerator
+
+import pytest
+from temporalio.client import Client
+
+from contracts.base import JsonObject, JsonValue
+from contracts.envelope import Envelope
+from contracts.reasons import Reason
+from tests.support.sagas import Handle, Sagas, approval, outcome, request, serve, states
+from tests.support.samples import note
+from worker import listings
+
+MONEY = {"currency": "EUR", "reason_code": "PURCHASE"}
+RICH, POOR, OTHER = "A00000001", "A00000003", "A00000002"
+"""Of the principal: one with a fortune, one with 5000 cents and a limit of 1000; the third is somebody else's."""
+
+
+@pytest.fixture
+async def sagas(temporal_client: Client, database_url: str, task_queue: str) -> AsyncGenerator[Sagas]:
+    async with serve(temporal_client, database_url, task_queue) as served:
+        yield served
+
+
+def read(account: str, *needs: str) -> JsonObject:
+    return {"step_id": "read", "tool": "check_account_balance", "arguments": {"account_id": account}} | {
+        "needs": list(needs)
+    }
+
+
+def freeze(amount: JsonValue, account: str = RICH, *needs: str) -> JsonObject:
+    arguments = {**MONEY, "account_id": account, "amount_cents": amount}
+    return {"step_id": "freeze", "tool": "freeze_account_funds", "arguments": arguments, "needs": list(needs)}
+
+
+def debit(amount: JsonValue) -> JsonObject:
+    more = {"hold_id": {"$from": "freeze.hold_id"}, "credit_account_id": "S00000002", "amount_cents": amount}
+    return {"step_id": "debit", "tool": "debit_frozen_funds", "arguments": {**MONEY, **more}, "needs": ["freeze"]}
+
+
+def transfer(step_id: str, source: JsonValue, target: JsonValue, amount: JsonValue = 400) -> JsonObject:
+    more = {"from_account_id": source, "to_account_id": target, "amount_cents": amount}
+    arguments = {"currency": "EUR", "reason_code": "GIFT", **more}
+    return {"step_id": step_id, "tool": "transfer_customer_funds", "arguments": arguments}
+
+
+AVAILABLE: JsonValue = {"$from": "read.available_cents"}
+LEFT: JsonValue = {"$from": "freeze.available_cents"}
+
+
+def grades(sagas: Sagas) -> dict[str, str]:
+    return {row["step_id"]: row["duty"] for row in sagas.rows("select step_id, duty from backstay.late_grades")}
+
+
+def late_card(card: Envelope, sagas: Sagas, step_id: str, verdict: str = "approve") -> dict[str, object]:
+    """A decision about a step that was graded late, by its own digest."""
+    found = sagas.one(
+        "select digest from backstay.late_grades join backstay.intents using (intent_key)"
+        " where intent_id = %s and step_id = %s",
+        card.meta.intent_id,
+        step_id,
+    )
+    return approval(card, verdict, plan_digest=found["digest"], step_id=step_id, decision_id=f"d-{verdict}-{step_id}")
+
+
+async def asked(sagas: Sagas, *steps: JsonObject) -> tuple[Handle, Envelope]:
+    handle = await sagas.start(request(*steps))
+    return handle, await sagas.waiting(handle)
+
+
+async def test_a_bound_amount_below_the_threshold_runs_and_nobody_is_asked(sagas: Sagas) -> None:
+    envelope = await sagas.run(read(POOR), freeze(AVAILABLE, RICH, "read"), debit(AVAILABLE))
+
+    assert outcome(envelope) == ("COMMITTED", "none")
+    assert grades(sagas) == {"freeze": "NONE", "debit": "NONE"}
+    assert sagas.one("select amount_cents from ledger.captures") == {"amount_cents": 5_000}
+    assert sagas.rows("select * from backstay.approval_requests") == []
+
+
+async def test_what_reading_alone_tells_is_asked_before_anything_is_written(sagas: Sagas) -> None:
+    handle, card = await asked(sagas, {**note("beside"), "needs": []}, read(RICH), freeze(AVAILABLE, RICH, "read"))
+
+    assert sagas.effects(card) == {}
+    assert states(card) == {"beside": "PLANNED", "read": "DONE", "freeze": "AWAITING_APPROVAL"}
+    await sagas.update(handle, "decide", late_card(card, sagas, "freeze"))
+
+    envelope = await sagas.result(handle)
+    assert outcome(envelope) == ("COMMITTED", "none")
+    assert set(sagas.effects(envelope)) == {"beside", "freeze"}
+
+
+async def test_above_the_threshold_nothing_more_is_held_until_a_person_agrees(sagas: Sagas) -> None:
+    handle, card = await asked(
+        sagas,
+        freeze(400),
+        {**transfer("move", RICH, POOR, LEFT), "needs": ["freeze"]},
+        {**note("n"), "needs": ["freeze"]},
+    )
+
+    assert sagas.effects(card) == {"freeze": "LANDED"}
+    (shown,) = (await listings.approvals(sagas.engine.database, "bank")).data["approvals"]  # type: ignore[index]
+    assert (shown["step_id"], shown["arguments"]["amount_cents"]) == ("move", 99_999_600)
+    assert shown["plan_digest"] != (card.data or {})["plan_digest"]
+    answer = await sagas.update(handle, "decide", late_card(card, sagas, "move"))
+
+    envelope = await sagas.result(handle)
+    assert (answer.accepted, outcome(envelope)) == (True, ("COMMITTED", "none"))
+    assert sagas.one("select count(*) as spent from backstay.approval_consumptions")["spent"] == 1
+
+
+async def test_a_denied_late_step_takes_back_what_landed(sagas: Sagas) -> None:
+    handle, card = await asked(sagas, freeze(400), {**transfer("move", RICH, POOR, LEFT), "needs": ["freeze"]})
+
+    await sagas.update(handle, "decide", late_card(card, sagas, "move", "deny"))
+
+    envelope = await sagas.result(handle)
+    assert outcome(envelope) == ("COMPENSATED", "denied")
+    assert sagas.effects(envelope) == {"freeze": "COMPENSATED"}
+    assert sagas.one("select held_cents from ledger.accounts where account_id = %s", RICH)["held_cents"] == 0
+
+
+async def test_a_decision_that_names_the_plan_alone_says_nothing_about_a_late_step(sagas: Sagas) -> None:
+    handle, card = await asked(sagas, read(RICH), freeze(AVAILABLE, RICH, "read"))
+
+    blind = await sagas.update(handle, "decide", approval(card))
+    named = await sagas.update(handle, "decide", approval(card, step_id="freeze", decision_id="d-named"))
+
+    assert (blind.accepted, named.accepted) == (False, False)
+    assert named.error is not None
+    assert named.error.code is Reason.DECISION_INVALID
+    assert sagas.effects(card) == {}
+
+
+async def test_a_decision_cannot_come_before_the_grade(sagas: Sagas) -> None:
+    gate = sagas.behaviour.hold("first")
+    handle = await sagas.start(request(note("first"), read(RICH, "first"), freeze(AVAILABLE, RICH, "read")))
+    await gate.arrived()
+    card = await sagas.waiting(handle, lambda envelope: (envelope.data or {}).get("plan_digest") is not None)
+
+    early = await sagas.update(handle, "decide", approval(card, step_id="freeze"))
+    gate.open()
+
+    assert not early.accepted
+    assert "AWAITING_APPROVAL" in states(await sagas.waiting(handle)).values()
+
+
+async def test_money_of_somebody_else_is_refused_and_what_landed_is_taken_back(sagas: Sagas) -> None:
+    handle, card = await asked(
+        sagas, transfer("pay", RICH, OTHER), transfer("steal", {"$from": "pay.to_account_id"}, RICH)
+    )
+    await sagas.update(handle, "decide", approval(card))
+
+    envelope = await sagas.result(handle)
+    assert outcome(envelope) == ("COMPENSATED", "refused")
+    assert states(envelope) == {"pay": "COMPENSATED", "steal": "REFUSED"}
+    assert envelope.error is not None
+    assert envelope.error.code is Reason.NOT_OWNER
+
+
+async def test_a_bound_payee_who_is_somebody_else_is_asked_about(sagas: Sagas) -> None:
+    handle, card = await asked(
+        sagas, transfer("one", RICH, OTHER), transfer("two", RICH, {"$from": "one.to_account_id"})
+    )
+    await sagas.update(handle, "decide", approval(card))
+
+    second = await sagas.waiting(handle, lambda envelope: states(envelope).get("two") == "AWAITING_APPROVAL")
+    assert sagas.effects(second) == {"one": "LANDED"}
+    await sagas.update(handle, "decide", late_card(second, sagas, "two"))
+
+    assert outcome(await sagas.result(handle)) == ("COMMITTED", "none")
+
+
+async def test_a_late_amount_over_the_accounts_limit_is_refused_and_what_landed_is_taken_back(sagas: Sagas) -> None:
+    envelope = await sagas.run(note("first"), read(POOR, "first"), freeze(AVAILABLE, POOR, "read"))
+
+    assert outcome(envelope) == ("COMPENSATED", "refused")
+    assert envelope.error is not None
+    assert envelope.error.code is Reason.LIMIT_EXCEEDED
+    assert sagas.notes() == {"first": False}
+    assert grades(sagas) == {}
+
+
+async def test_a_late_step_that_nobody_decides_about_expires_and_takes_back_what_landed(sagas: Sagas) -> None:
+    handle, card = await asked(sagas, freeze(400), {**transfer("move", RICH, POOR, LEFT), "needs": ["freeze"]})
+
+    sagas.rows("update backstay.approval_requests set expires_at = now()")
+    answer = await sagas.update(handle, "decide", late_card(card, sagas, "move"))
+    await sagas.update(handle, "cancel", {"reason": "too late", "requested_by": "tester"})
+
+    assert not answer.accepted
+    assert outcome(await sagas.result(handle)) == ("COMPENSATED", "cancelled")
+
+
+async def test_a_barrier_lets_no_late_step_through_that_was_graded_with_something_else(sagas: Sagas) -> None:
+    handle, card = await asked(sagas, read(RICH), freeze(AVAILABLE, RICH, "read"))
+    sagas.rows("alter table backstay.late_grades disable trigger all")
+    sagas.rows("update backstay.late_grades set arguments = replace(arguments, '100000000', '5')")
+
+    await sagas.update(handle, "decide", late_card(card, sagas, "freeze"))
+
+    envelope = await sagas.result(handle)
+    assert outcome(envelope) == ("NOT_APPLIED", "refused")
+    assert envelope.error is not None
+    assert envelope.error.code is Reason.MISMATCH
