@@ -1,4 +1,4 @@
-"""Late grades: a step whose amount, payee, count or source is bound is graded once that is known (ADR 0011).
+"""Late grades: a step whose amount, payee, count or source is bound is graded once that is known (ADR 0012).
 
 What was read or made is taken from the tables, never from a message. The intent's row is locked meanwhile, so that no
 step of it lands between what is counted as over and the objects that are read: funds are never counted twice, and of

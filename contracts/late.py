@@ -1,6 +1,6 @@
 """Late arguments: what risk is read from and is bound, so that its step is graded when the binding resolves.
 
-Amount, currency, count, payee and what is drawn on decide whether a person is asked (ADR 0011). An object that a step
+Amount, currency, count, payee and what is drawn on decide whether a person is asked (ADR 0012). An object that a step
 of the plan makes (a hold, a capture) is covered by whoever approves its making.
 """
 

@@ -8,6 +8,7 @@ from temporalio.client import Client
 from contracts.base import JsonObject, JsonValue
 from contracts.envelope import Envelope
 from contracts.reasons import Reason
+from contracts.risk import Policy
 from tests.support.sagas import Handle, Sagas, approval, outcome, request, serve, states
 from tests.support.samples import note
 from worker import listings
@@ -181,7 +182,17 @@ async def test_a_late_amount_over_the_accounts_limit_is_refused_and_what_landed_
     assert grades(sagas) == {}
 
 
-async def test_a_late_step_that_nobody_decides_about_expires_and_takes_back_what_landed(sagas: Sagas) -> None:
+async def test_a_late_step_that_nobody_decides_about_expires_and_takes_back_what_landed(
+    temporal_client: Client, database_url: str, task_queue: str
+) -> None:
+    async with serve(temporal_client, database_url, task_queue, Policy(approval_expiry_seconds=1)) as sagas:
+        envelope = await sagas.run(freeze(400), {**transfer("move", RICH, POOR, LEFT), "needs": ["freeze"]})
+
+    assert outcome(envelope) == ("COMPENSATED", "expired")
+    assert sagas.effects(envelope) == {"freeze": "COMPENSATED"}
+
+
+async def test_a_decision_about_a_late_step_after_its_time_changes_nothing(sagas: Sagas) -> None:
     handle, card = await asked(sagas, freeze(400), {**transfer("move", RICH, POOR, LEFT), "needs": ["freeze"]})
 
     sagas.rows("update backstay.approval_requests set expires_at = now()")
