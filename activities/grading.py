@@ -81,7 +81,7 @@ class Grading:
             return GradeAnswer(graded=known[step.step_id], ask=standing.ask)
         outputs = await self._outputs(transaction, plan, effects)
         filled = _filled(step, outputs)
-        check_known(self.registry[step.tool], filled)
+        check_known(self.registry[step.tool], filled, step)
         arguments = {step_id: graded.arguments for step_id, graded in known.items()} | {step.step_id: filled}
         steps = _steps_of(plan, self.registry, arguments)
         sent = await transaction.all(_SENT, (plan.intent_key,)) if plan.is_remote else []
@@ -180,13 +180,17 @@ def _filled(step: PlannedStep, outputs: Mapping[str, JsonObject]) -> JsonObject:
     return {**step.arguments, **resolve(late, outputs)}
 
 
-def check_known(contract: AnyContract, arguments: JsonObject) -> None:
-    """Refuse arguments that are wrong as far as they are known. Raises SagaError(ARGUMENTS_INVALID)."""
+def check_known(contract: AnyContract, arguments: JsonObject, step: PlannedStep) -> None:
+    """Refuse arguments that are wrong as far as they are known. Raises SagaError(ARGUMENTS_INVALID).
+
+    What is still bound the plan says: an output that looks like a binding is a wrong value.
+    """
     model: type[BaseModel] = contract.input
     try:
         model.model_validate_json(json.dumps(arguments), strict=True)
     except ValidationError as error:
-        bound = {binding.target for binding in bindings_of(arguments)[0]}
+        tops = {name.partition(".")[0] for name in step.late}
+        bound = {binding.target for binding in bindings_of(step.arguments)[0] if binding.target[0] not in tops}
 
         def is_bound(path: Path) -> bool:
             return any(path[:length] in bound for length in range(len(path) + 1))

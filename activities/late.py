@@ -4,8 +4,8 @@ from typing import Final, LiteralString
 
 from activities.database import Row, Transaction
 from activities.standing import graded_of
-from contracts.binding import fills
 from contracts.errors import SagaError
+from contracts.keys import canonical_json
 from contracts.plan import PlannedStep
 from contracts.reasons import Reason
 from contracts.saga import Graded, StepCall
@@ -35,7 +35,8 @@ async def asked_digest(transaction: Transaction, planned: PlannedStep, call: Ste
             f"Step {call.step_id!r} is graded only when {', '.join(planned.late)} is known, and was not.",
             details={"step_id": call.step_id},
         )
-    if not fills(graded.arguments, call.arguments):
+    late = {name.partition(".")[0] for name in planned.late}
+    if any(canonical_json(graded.arguments[name]) != canonical_json(call.arguments.get(name)) for name in late):
         raise SagaError(
             Reason.MISMATCH,
             f"Step {call.step_id!r} was graded with other arguments.",

@@ -9,7 +9,7 @@ from typing import Final
 
 from contracts.base import JsonObject
 from contracts.binding import bindings_of
-from contracts.intent import is_bound
+from contracts.functions import is_bound
 from contracts.objects import argument_of
 from contracts.tool import Access, AnyContract
 

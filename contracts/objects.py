@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from contracts.base import JsonObject, JsonValue, as_object
-from contracts.intent import binding_of, is_bound
+from contracts.functions import is_bound
+from contracts.intent import binding_of
 from contracts.prefixes import Ordered
 from contracts.soundness import Touch
 from contracts.tool import Access, AnyContract, ObjectMade, SideEffect

@@ -79,6 +79,19 @@ async def test_a_bound_amount_below_the_threshold_runs_and_nobody_is_asked(sagas
     assert sagas.rows("select * from backstay.approval_requests") == []
 
 
+async def test_a_named_function_of_outputs_is_graded_by_what_it_gives(sagas: Sagas) -> None:
+    both = {"$fn": "sum_cents", "of": [AVAILABLE, {"$from": "first.amount_cents"}, 7]}
+    first = {**freeze(400), "step_id": "first"}
+
+    envelope = await sagas.run(first, read(POOR), freeze(both, RICH, "first", "read"))
+
+    assert outcome(envelope) == ("COMMITTED", "none")
+    assert [row["amount_cents"] for row in sagas.rows("select amount_cents from ledger.holds order by hold_id")] == [
+        400,
+        5_407,
+    ]
+
+
 async def test_what_reading_alone_tells_is_asked_before_anything_is_written(sagas: Sagas) -> None:
     handle, card = await asked(sagas, {**note("beside"), "needs": []}, read(RICH), freeze(AVAILABLE, RICH, "read"))
 
