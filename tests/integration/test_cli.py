@@ -16,7 +16,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.support.house import ANNA, CASH, GATED_CENTS, POOR, TENANT, freeze_and_debit, open_accounts, session
+from tests.support.house import ANNA, ANNAS, CASH, GATED_CENTS, POOR, TENANT, freeze_and_debit, open_accounts, session
 from worker.stack import LocalStack
 from worker.stack.keeper import make_run_directory
 from worker.stack.processes import wait_until
@@ -224,6 +224,34 @@ def test_a_gated_intent_is_listed_explained_and_approved(shell: Shell) -> None:
     assert intent_id in {line["intent_id"] for line in listed.data["intents"]}
     assert (approved.exit_code, approved.data["accepted"]) == (0, True)
     assert approved_rest.exit_code == 0
+    assert show.data["outcome"] == "COMMITTED"
+
+
+def test_a_bound_amount_is_announced_and_its_own_card_is_approved(shell: Shell) -> None:
+    amount = {"$fn": "min_cents", "of": [{"$from": "read.available_cents"}, GATED_CENTS]}
+    intent = json.loads(freeze_and_debit(session(), amount_cents=1))
+    freeze, debit = intent["steps"]
+    freeze["arguments"]["amount_cents"] = debit["arguments"]["amount_cents"] = amount
+    read = {"step_id": "read", "tool": "check_account_balance", "arguments": {"account_id": ANNAS}}
+    body = json.dumps({**intent, "steps": [read, freeze, debit]}).encode()
+
+    plan = shell.run("plan", "-", body=body)
+    posted = shell.run("intent", "post", "-", "--json", body=body)
+    cards = [
+        card for card in shell.run("approvals", "--json").data["approvals"] if card["intent_id"] == posted.intent_id
+    ]
+    unnamed = shell.run("approve", posted.intent_id, "--json")
+    answers = [shell.run("approve", posted.intent_id, step_id, "--json") for step_id in ("freeze", "debit")]
+    show = shown_once(shell, posted.intent_id, code=0)
+
+    assert "graded when it resolves: amount_cents; it may ask then" in plan.output
+    assert "asks people about: nothing" in plan.output
+    assert (posted.exit_code, unnamed.exit_code) == (3, 1)
+    assert {card["step_id"]: card["arguments"]["amount_cents"] for card in cards} == {
+        "freeze": GATED_CENTS,
+        "debit": GATED_CENTS,
+    }
+    assert [answer.exit_code for answer in answers] == [0, 0]
     assert show.data["outcome"] == "COMMITTED"
 
 
