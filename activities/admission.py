@@ -135,9 +135,9 @@ class Admission:
         asked_decisions = await transaction.ask(ASK, (proposal.intent_key,))
         asked_alias = await transaction.ask(ALIAS, (known.caller.tenant, known.caller.principal, known.idempotency_key))
         asked_killed = await transaction.ask(_SWITCHES, ())
-        near = near_keys(proposal, known.business_reference)
+        near = near_keys(known.caller, proposal.steps, known.business_reference)
         await lock_near(transaction, near)
-        asked_alike = await ask_alike(transaction, proposal, near)
+        asked_alike = await ask_alike(transaction, proposal.steps, proposal.lineage_digest, near)
         objects = await read_objects(transaction, self.packs, proposal.steps)
         row, alias = await asked_row.one(), await asked_alias.one()
         if row is not None and row["is_own"]:
@@ -169,8 +169,8 @@ class Admission:
 
         async def work(transaction: Transaction) -> Plan:
             switches = await transaction.all(_SWITCHES)
-            near = near_keys(proposal, known.business_reference)
-            asked_alike = await ask_alike(transaction, proposal, near)
+            near = near_keys(known.caller, proposal.steps, known.business_reference)
+            asked_alike = await ask_alike(transaction, proposal.steps, proposal.lineage_digest, near)
             objects = await read_objects(transaction, self.packs, proposal.steps)
             check_switches(switches, known.caller, proposal)
             await check_lineage(transaction, known, proposal)

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ValidationError
 from activities import audit
 from activities.database import Database, Row, Transaction
 from activities.late import graded_steps
+from activities.near import alike, ask_alike, lock_near
 from activities.objects import read_objects
 from activities.standing import ASK, ask_of, caller_of, locked, plan_of, standing_of
 from activities.tool import Pack
@@ -22,6 +23,7 @@ from contracts.base import JsonObject
 from contracts.binding import bindings_of, resolve
 from contracts.errors import Phase, SagaError
 from contracts.keys import canonical_json, digest
+from contracts.near import near_keys
 from contracts.plan import Plan, PlannedStep
 from contracts.planning import grade_late
 from contracts.problems import field_problems
@@ -46,6 +48,11 @@ insert into backstay.approval_requests (intent_key, step_id, duty, plan_digest, 
 select g.intent_key, g.step_id, g.duty, g.digest, %(reason)s,
     least(now() + make_interval(secs => %(expiry)s), i.deadline_at)
 from graded g join backstay.intents i using (intent_key) where g.duty <> 'NONE'
+"""
+_ASKED: Final[LiteralString] = "select request, lineage_digest from backstay.intents where intent_key = %s"
+_NEAR: Final[LiteralString] = """
+insert into backstay.near_duplicates (near_key, intent_key, step_id)
+select n.near_key, %s, n.step_id from unnest(%s::text[], %s::text[]) as n(near_key, step_id) on conflict do nothing
 """
 
 
@@ -87,7 +94,8 @@ class Grading:
         sent = await transaction.all(_SENT, (plan.intent_key,)) if plan.is_remote else []
         over = {*outputs, *(each["step_id"] for each in (*effects, *sent))}
         objects = await read_objects(transaction, self.packs, steps)
-        grade = grade_late(step, steps, over, caller=plan.caller, objects=objects, policy=self.policy)
+        earlier = await _near(transaction, plan, steps, step.step_id)
+        grade = grade_late(step, steps, over, caller=plan.caller, objects=objects, policy=self.policy, earlier=earlier)
         graded = await self._store(transaction, row, step, grade, filled)
         return GradeAnswer(graded=graded, ask=ask_of(await transaction.all(ASK, (plan.intent_key,))))
 
@@ -159,6 +167,19 @@ class Grading:
             policy_digest=self.policy.digest,
             result=result,
         )
+
+
+async def _near(transaction: Transaction, plan: Plan, steps: list[ProposedStep], step_id: str) -> str | None:
+    """Find the intent that did the same before, now that it is known what; later ones find this one."""
+    asked = await transaction.one(_ASKED, (plan.intent_key,))
+    if asked is None:
+        raise AssertionError("the intent's row is locked")
+    keys = near_keys(plan.caller, steps, json.loads(asked["request"]).get("business_reference"))
+    await lock_near(transaction, keys)
+    mine = {step_id: keys[step_id]}
+    found = await alike(await ask_alike(transaction, steps, asked["lineage_digest"], mine), mine)
+    await transaction.later(_NEAR, (plan.intent_key, list(keys.values()), list(keys)))
+    return found.get(step_id)
 
 
 def _late_step(row: Row, standing: Standing, call: GradeCall) -> tuple[Plan, PlannedStep]:

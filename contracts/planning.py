@@ -93,12 +93,13 @@ def grade_late(
     caller: Caller,
     objects: Objects,
     policy: Policy,
+    earlier: str | None = None,
 ) -> Grade:
     """Grade a step of a plan whose late arguments are known now; pure. Raises SagaError as `plan_for` does.
 
     `steps` are all steps of the plan, with every late argument that is known; `over` are those whose work the objects
-    show already. The amount is all that the plan moves as far as it is known, whatever runs first: of two steps that
-    together are large at least the one that is graded later asks.
+    show already; `earlier` is the intent that did the same before. The amount is all that the plan moves as far as it is
+    known, whatever runs first: of two steps that together are large at least the one that is graded later asks.
     """
     whole = _World(steps, caller, objects, policy)
     for each in steps:
@@ -107,8 +108,10 @@ def grade_late(
     crossings = [found for each in steps if each.step_id not in over for found in left.crossed(each, step.step_id)]
     known = next(each for each in steps if each.step_id == step.step_id)
     graded = grade(known.contract, whole.inputs(known, crossings, together="the other steps of the plan"), policy)
-    duty = max(step.duty, graded.duty, key=lambda each: each.rank)
-    because = tuple(dict.fromkeys((*step.because, *graded.because)))
+    least = Duty.NONE if earlier is None else Duty.ONE
+    duty = max(step.duty, graded.duty, least, key=_rank)
+    repeats = () if earlier is None else (_repeats(earlier),)
+    because = tuple(dict.fromkeys((*step.because, *graded.because, *repeats)))
     check_askable(step.step_id, duty, because)
     return Grade(level=max(step.level, graded.level), duty=duty, because=because)
 
@@ -139,8 +142,7 @@ class _World:
         if repeated and duty is Duty.NONE:
             duty, because = Duty.ONE, (*because, f"occurrence {occurrence} of the same intent")
         if (earlier := alike.get(step.step_id)) is not None:
-            duty = max(duty, Duty.ONE, key=lambda known: known.rank)
-            because = (*because, f"{Reason.POSSIBLE_DUPLICATE}: {earlier} did the same")
+            duty, because = max(duty, Duty.ONE, key=_rank), (*because, _repeats(earlier))
         return PlannedStep(
             step_id=step.step_id,
             tool=contract.wire_name,
@@ -295,6 +297,14 @@ def _kind_of(contract: AnyContract, name: str | None) -> str | None:
 def _name_of(step: ProposedStep, name: str | None) -> str:
     """`kind:id` of the object that an argument names; a binding names none."""
     return f"{_kind_of(step.contract, name)}:{argument(step, name)}"
+
+
+def _rank(duty: Duty) -> int:
+    return duty.rank
+
+
+def _repeats(earlier: str) -> str:
+    return f"{Reason.POSSIBLE_DUPLICATE}: {earlier} did the same"
 
 
 def _cents(step: ProposedStep) -> int:

@@ -159,6 +159,25 @@ async def test_a_decision_cannot_come_before_the_grade(sagas: Sagas) -> None:
     assert "AWAITING_APPROVAL" in states(await sagas.waiting(handle)).values()
 
 
+async def test_what_was_paid_outright_before_is_a_duplicate_once_the_amount_is_known(sagas: Sagas) -> None:
+    await sagas.result(await sagas.start(request(freeze(5_000), business_reference=None)))
+
+    handle = await sagas.start(request(read(POOR), freeze(AVAILABLE, RICH, "read"), business_reference=None))
+    card = await sagas.waiting(handle)
+
+    assert states(card)["freeze"] == "AWAITING_APPROVAL"
+    assert "POSSIBLE_DUPLICATE" in sagas.one("select reason from backstay.approval_requests")["reason"]
+
+
+async def test_what_was_paid_by_a_binding_before_is_a_duplicate_of_the_same_said_outright(sagas: Sagas) -> None:
+    bound = request(read(POOR), freeze(AVAILABLE, RICH, "read"), business_reference=None)
+    assert outcome(await sagas.result(await sagas.start(bound))) == ("COMMITTED", "none")
+
+    card = await sagas.waiting(await sagas.start(request(freeze(5_000), business_reference=None)))
+
+    assert states(card)["freeze"] == "AWAITING_APPROVAL"
+
+
 async def test_money_of_somebody_else_is_refused_and_what_landed_is_taken_back(sagas: Sagas) -> None:
     handle, card = await asked(
         sagas, transfer("pay", RICH, OTHER), transfer("steal", {"$from": "pay.to_account_id"}, RICH)
