@@ -98,8 +98,8 @@ def grade_late(
     """Grade a step of a plan whose late arguments are known now; pure. Raises SagaError as `plan_for` does.
 
     `steps` are all steps of the plan, with every late argument that is known; `over` are those whose work the objects
-    show already; `earlier` is the intent that did the same before. The amount is all that the plan moves as far as it is
-    known, whatever runs first: of two steps that together are large at least the one that is graded later asks.
+    show already; `earlier` is the intent that did the same before. The amount is all that the plan moves as far as it
+    is known, whatever runs first: of two steps that together are large at least the one that is graded later asks.
     """
     whole = _World(steps, caller, objects, policy)
     for each in steps:

@@ -115,6 +115,7 @@ class Reader:
     _plan: Plan | None = None
     _done: set[str] = field(default_factory=set[str])
     _landed: set[str] = field(default_factory=set[str])
+    _graded: set[str] = field(default_factory=set[str])
     _calls: dict[int, _Call] = field(default_factory=dict[int, _Call])
     _asking: bool = False
     _resolutions: list[saga.Resolution] = field(default_factory=list[saga.Resolution])
@@ -274,6 +275,7 @@ class Reader:
                 return on.IntentClosed(closed)
             case saga.GRADE:
                 graded = saga.GradeAnswer.model_validate(result)
+                self._graded.add(graded.graded.step_id)
                 return on.StepGraded(graded.graded.step_id, answer=graded)
             case saga.ADMIT_DECISION:
                 return on.DecisionAdmitted(saga.DecisionAnswer.model_validate(result))
@@ -295,6 +297,10 @@ class Reader:
             if name == saga.ADMIT_RESOLUTION:
                 self._resolutions.pop(0)
             return on.RunDoubted() if error.code is Reason.RUN_STALE else None
+        if name == saga.GRADE:
+            assert self._plan is not None, "no grade before admission"
+            turn = next(step for step in self._plan.steps if step.late and step.step_id not in self._graded)
+            return on.StepGraded(turn.step_id, error=error)
         if name in ENGINE:
             if error.code is Reason.RUN_STALE:
                 return on.RunStale()

@@ -109,6 +109,34 @@ async def committed_with_a_read_and_a_binding(sagas: Sagas) -> Handle:
     return await _ended(sagas, look("r"), note("b") | {"arguments": {"text": {"$from": "r.text"}}})
 
 
+def _late(account: str) -> list[dict[str, Any]]:
+    """Write a note, look what an account has, hold it and take it."""
+    look_into = {"step_id": "look", "tool": "check_account_balance", "arguments": {"account_id": account}}
+    freeze, debit = freeze_and_debit()
+    for step in (freeze, debit):
+        step["arguments"]["amount_cents"] = {"$from": "look.available_cents"}
+    freeze["arguments"]["account_id"] = account
+    return [note("a"), look_into, freeze, debit]
+
+
+@scene
+async def committed_late_steps_approved(sagas: Sagas) -> Handle:
+    """Two bound amounts came out large: each was asked about after the first write."""
+    handle = await sagas.start(request(*_late("A00000001")))
+    card = await sagas.waiting(handle)
+    for grade in sagas.rows("select step_id, digest from backstay.late_grades order by step_id"):
+        named = {"plan_digest": grade["digest"], "step_id": grade["step_id"], "decision_id": f"d-{grade['step_id']}"}
+        await sagas.update(handle, "decide", approval(card, **named))
+    await sagas.result(handle)
+    return handle
+
+
+@scene
+async def compensated_late_step_refused(sagas: Sagas) -> Handle:
+    """A bound amount came out over the account's limit."""
+    return await _ended(sagas, *_late("A00000003"))
+
+
 @scene
 async def committed_approved_by_update(sagas: Sagas) -> Handle:
     """A person said yes, and was answered."""
