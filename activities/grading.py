@@ -52,7 +52,10 @@ from graded g join backstay.intents i using (intent_key) where g.duty <> 'NONE'
 _ASKED: Final[LiteralString] = "select request, lineage_digest from backstay.intents where intent_key = %s"
 _NEAR: Final[LiteralString] = """
 insert into backstay.near_duplicates (near_key, intent_key, step_id)
-select n.near_key, %s, n.step_id from unnest(%s::text[], %s::text[]) as n(near_key, step_id) on conflict do nothing
+select n.near_key, %(intent_key)s, n.step_id
+from unnest(%(near_keys)s::text[], %(step_ids)s::text[]) as n(near_key, step_id)
+where not exists (select from backstay.near_duplicates d
+    where d.near_key = n.near_key and d.intent_key = %(intent_key)s and d.step_id = n.step_id)
 """
 
 
@@ -178,7 +181,8 @@ async def _near(transaction: Transaction, plan: Plan, steps: list[ProposedStep],
     await lock_near(transaction, keys)
     mine = {step_id: keys[step_id]}
     found = await alike(await ask_alike(transaction, steps, asked["lineage_digest"], mine), mine)
-    await transaction.later(_NEAR, (plan.intent_key, list(keys.values()), list(keys)))
+    values = {"intent_key": plan.intent_key, "near_keys": list(keys.values()), "step_ids": list(keys)}
+    await transaction.later(_NEAR, values)
     return found.get(step_id)
 
 

@@ -124,13 +124,14 @@ class Known:
 
     def warnings(self) -> tuple[str, ...]:
         """What whoever asked should know about its steps: which of them were done before under another key."""
-        steps = self.standing.plan.steps if self.standing.plan else ()
-        return tuple(
+        planned = self.standing.plan.steps if self.standing.plan else ()
+        found = (
             f"{step.step_id}: {why}"
-            for step in steps
+            for step in (*planned, *self.standing.ask.late)
             for why in step.because
             if why.startswith(Reason.POSSIBLE_DUPLICATE)
         )
+        return tuple(dict.fromkeys(found))
 
     def _denied(self) -> ErrorInfo | None:
         """Who said no, and why: the saga ends with the bare cause."""

@@ -12,6 +12,7 @@ from contracts.risk import Policy
 from tests.support.sagas import Handle, Sagas, approval, outcome, request, serve, states
 from tests.support.samples import note
 from worker import listings
+from worker.answers import find
 
 MONEY = {"currency": "EUR", "reason_code": "PURCHASE"}
 RICH, POOR, OTHER = "A00000001", "A00000003", "A00000002"
@@ -165,7 +166,9 @@ async def test_what_was_paid_outright_before_is_a_duplicate_once_the_amount_is_k
     handle = await sagas.start(request(read(POOR), freeze(AVAILABLE, RICH, "read"), business_reference=None))
     card = await sagas.waiting(handle)
 
+    known = await find(sagas.engine.database, "bank", card.meta.intent_id or "")
     assert states(card)["freeze"] == "AWAITING_APPROVAL"
+    assert [warning.partition(":")[0] for warning in known.warnings()] == ["freeze"]
     assert "POSSIBLE_DUPLICATE" in sagas.one("select reason from backstay.approval_requests")["reason"]
 
 
