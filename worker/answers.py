@@ -125,10 +125,12 @@ class Known:
     def warnings(self) -> tuple[str, ...]:
         """What whoever asked should know about its steps: which of them were done before under another key."""
         planned = self.standing.plan.steps if self.standing.plan else ()
+        said = [(step.step_id, step.because) for step in planned]
+        said += [(graded.step_id, graded.because) for graded in self.standing.ask.late]
         found = (
-            f"{step.step_id}: {why}"
-            for step in (*planned, *self.standing.ask.late)
-            for why in step.because
+            f"{step_id}: {why}"
+            for step_id, because in said
+            for why in because
             if why.startswith(Reason.POSSIBLE_DUPLICATE)
         )
         return tuple(dict.fromkeys(found))

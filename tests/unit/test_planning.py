@@ -3,10 +3,12 @@
 import pytest
 
 from activities.packs.ledger import PACK
+from activities.packs.records import PACK as RECORDS
 from contracts.base import JsonObject, JsonValue
 from contracts.errors import SagaError
 from contracts.intent import Caller
 from contracts.keys import digest
+from contracts.late import late_arguments
 from contracts.plan import Plan
 from contracts.planning import ObjectState, grade_late, plan_for
 from contracts.proposal import ProposedStep, propose
@@ -359,3 +361,20 @@ def test_a_plan_without_late_steps_has_the_digest_that_it_had_before_there_were_
 
 def propose_steps(*steps: JsonObject) -> tuple[ProposedStep, ...]:
     return propose({"protocol": 1, "session_id": "chat", "steps": list(steps)}, ANNA, LEDGER).steps
+
+
+@pytest.mark.parametrize("name", ["amount_cents", "currency", "credit_account_id"])
+def test_amount_currency_and_payee_are_late_when_they_are_bound_and_only_then(name: str) -> None:
+    arguments = debit("d", 1, {"$from": "f.hold_id"})["arguments"]
+    contracts = {"f": LEDGER["freeze_account_funds@1"]}
+    contract = LEDGER["debit_frozen_funds@1"]
+
+    assert late_arguments(contract, arguments, contracts) == ()
+    assert late_arguments(contract, {**arguments, name: {"$from": "f.anything"}}, contracts) == (name,)
+
+
+def test_a_count_is_late_when_it_is_bound() -> None:
+    contract = next(tool.contract for tool in RECORDS.tools if tool.contract.rows_argument == "records_max")
+
+    assert late_arguments(contract, {"records_max": 5}, {}) == ()
+    assert late_arguments(contract, {"records_max": {"$from": "d.record_count"}}, {}) == ("records_max",)
