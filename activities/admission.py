@@ -29,7 +29,7 @@ from contracts.near import near_keys
 from contracts.plan import Plan
 from contracts.planning import plan_for
 from contracts.problems import field_problems
-from contracts.proposal import Proposal, propose
+from contracts.proposal import Proposal, ProposedStep, propose
 from contracts.reasons import Reason, Retryable
 from contracts.registry import Registry
 from contracts.risk import Policy
@@ -37,7 +37,7 @@ from contracts.saga import AdmitRequest, ParkReason, Standing
 from contracts.shape import shape_of
 
 CLAIM_ATTEMPTS_MAX = 2
-_SWITCHES: LiteralString = "select scope, subject, reason from backstay.kill_switches"
+SWITCHES: LiteralString = "select scope, subject, reason from backstay.kill_switches"
 _ADOPT: LiteralString = """
 update backstay.intents set run_id = %(run_id)s, former_run_ids = former_run_ids || run_id, epoch = epoch + 1,
     parked_reason = 'INTERRUPTED', parked_since = now(), parked_detail = %(detail)s
@@ -134,7 +134,7 @@ class Admission:
         )
         asked_decisions = await transaction.ask(ASK, (proposal.intent_key,))
         asked_alias = await transaction.ask(ALIAS, (known.caller.tenant, known.caller.principal, known.idempotency_key))
-        asked_killed = await transaction.ask(_SWITCHES, ())
+        asked_killed = await transaction.ask(SWITCHES, ())
         near = near_keys(known.caller, proposal.steps, known.business_reference)
         await lock_near(transaction, near)
         asked_alike = await ask_alike(transaction, proposal.steps, proposal.lineage_digest, near)
@@ -154,7 +154,7 @@ class Admission:
                 replays=alias is not None or row["workflow_id"] == request.workflow_id,
             )
             return _answer(request, row, await asked_decisions.all())
-        check_switches(await asked_killed.all(), known.caller, proposal)
+        check_switches(await asked_killed.all(), known.caller, proposal.steps)
         await check_lineage(transaction, known, proposal)
         try:
             plan = plan_for(proposal, objects, self.policy, await alike(asked_alike, near))
@@ -168,11 +168,11 @@ class Admission:
         """Judge an intent as `admit` does and write nothing: a dry run. Raises SagaError as admission refuses."""
 
         async def work(transaction: Transaction) -> Plan:
-            switches = await transaction.all(_SWITCHES)
+            switches = await transaction.all(SWITCHES)
             near = near_keys(known.caller, proposal.steps, known.business_reference)
             asked_alike = await ask_alike(transaction, proposal.steps, proposal.lineage_digest, near)
             objects = await read_objects(transaction, self.packs, proposal.steps)
-            check_switches(switches, known.caller, proposal)
+            check_switches(switches, known.caller, proposal.steps)
             await check_lineage(transaction, known, proposal)
             return plan_for(proposal, objects, self.policy, await alike(asked_alike, near))
 
@@ -256,10 +256,10 @@ def _is_unicode(text: str) -> bool:
     return True
 
 
-def check_switches(rows: Sequence[Row], caller: Caller, proposal: Proposal) -> None:
+def check_switches(rows: Sequence[Row], caller: Caller, steps: Sequence[ProposedStep]) -> None:
     """Refuse while a kill switch is on for any of it. Raises SagaError(KILL_SWITCH_ON)."""
     on = {(row["scope"], row["subject"]) for row in rows}
-    tools = {("tool", step.contract.name) for step in proposal.steps if step.contract.writes}
+    tools = {("tool", step.contract.name) for step in steps if step.contract.writes}
     met = on & ({("tenant", caller.tenant), ("agent", caller.agent)} | tools) or {
         pair for pair in on if pair[0] == "all"
     }

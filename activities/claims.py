@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from activities import audit
 from activities.database import Row, Transaction
@@ -50,6 +50,8 @@ with claim as (
 select (select count(*) from claim) as claimed, (select count(*) from alias) as aliased,
     (select count(*) from noted) as noted, (now() + make_interval(secs => %(expiry)s)) as expires_at
 """
+OPEN_WINDOW_SECONDS: Final = 86_400
+"""Of an intent without steps; it grows with the steps that are added."""
 
 
 @dataclass(frozen=True)
@@ -170,7 +172,7 @@ def _values(asking: Asking, policy: Policy) -> dict[str, Any]:
         "cause": Cause.NONE.value,
         "error": None,
         "report": None,
-        "window": max(step.contract.duplicate_window_seconds for step in proposal.steps),
+        "window": max((step.contract.duplicate_window_seconds for step in proposal.steps), default=OPEN_WINDOW_SECONDS),
         "deadline": policy.intent_deadline_seconds,
         "expiry": policy.approval_expiry_seconds,
         "asked": "[]",

@@ -17,6 +17,7 @@ from temporalio.client import WorkflowExecutionStatus
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
+from activities.adding import Adding
 from activities.admission import Admission
 from activities.barrier import execute_step
 from activities.compensation import compensate_step
@@ -29,7 +30,7 @@ from activities.remote_compensation import compensate_remote_step
 from activities.resolutions import admit_resolution
 from activities.sightings import look_up_step
 from activities.tool import AnyRemoteTool, AnyTool, Pack, RemoteTool
-from contracts import saga
+from contracts import opening, saga
 from contracts.errors import SagaError
 from contracts.reasons import Reason
 from contracts.registry import Registry
@@ -120,12 +121,14 @@ class Engine:
         database = self.database
         remote = {tool.contract.wire_name: tool for tool in self.tools if isinstance(tool, RemoteTool)}
         admission = Admission(database, self.registry, self.packs, self.policy, is_open)
+        adding = Adding(database, self.registry, self.packs, self.policy)
         grading = Grading(database, self.registry, self.packs, self.policy)
         found = [
             named(saga.ADMIT, admission.admit, saga.AdmitRequest, saga.Standing),
             named(saga.CLOSE, lambda request: close_intent(database, request), saga.CloseRequest, saga.Closed),
             named(saga.SETTLE, lambda request: settle_intent(database, request), saga.SettleRequest, saga.Standing),
             named(saga.GRADE, grading.grade_step, saga.GradeCall, saga.GradeAnswer),
+            named(opening.ADMIT_STEP, adding.admit_step, opening.AddRequest, opening.AddAnswer),
             named(saga.PARK, lambda request: park_intent(database, request), saga.ParkRequest, saga.Standing),
             named(
                 saga.ADMIT_DECISION,

@@ -50,7 +50,7 @@ select g.intent_key, g.step_id, g.duty, g.digest, %(reason)s,
 from graded g join backstay.intents i using (intent_key) where g.duty <> 'NONE'
 """
 _ASKED: Final[LiteralString] = "select request, lineage_digest from backstay.intents where intent_key = %s"
-_NEAR: Final[LiteralString] = """
+NEAR: Final[LiteralString] = """
 insert into backstay.near_duplicates (near_key, intent_key, step_id)
 select n.near_key, %(intent_key)s, n.step_id
 from unnest(%(near_keys)s::text[], %(step_ids)s::text[]) as n(near_key, step_id)
@@ -89,29 +89,18 @@ class Grading:
         known = await graded_steps(transaction, plan.intent_key)
         if step.step_id in known:
             return GradeAnswer(graded=known[step.step_id], ask=standing.ask)
-        outputs = await self._outputs(transaction, plan, effects)
-        filled = _filled(step, outputs)
-        check_known(self.registry[step.tool], filled, step)
-        arguments = {step_id: graded.arguments for step_id, graded in known.items()} | {step.step_id: filled}
+        outputs = await outputs_of(transaction, plan, effects)
+        known_now = filled(step, outputs)
+        check_known(self.registry[step.tool], known_now, step)
+        arguments = {step_id: graded.arguments for step_id, graded in known.items()} | {step.step_id: known_now}
         steps = _steps_of(plan, self.registry, arguments)
         sent = await transaction.all(_SENT, (plan.intent_key,)) if plan.is_remote else []
         over = {*outputs, *(each["step_id"] for each in (*effects, *sent))}
         objects = await read_objects(transaction, self.packs, steps)
         earlier = await _near(transaction, plan, steps, step.step_id)
         grade = grade_late(step, steps, over, caller=plan.caller, objects=objects, policy=self.policy, earlier=earlier)
-        graded = await self._store(transaction, row, step, grade, filled)
+        graded = await self._store(transaction, row, step, grade, known_now)
         return GradeAnswer(graded=graded, ask=ask_of(await transaction.all(ASK, (plan.intent_key,))))
-
-    async def _outputs(self, transaction: Transaction, plan: Plan, effects: list[Row]) -> dict[str, JsonObject]:
-        """What the steps that are done have answered, by step id."""
-        read = {row["step_key"]: row["response"] for row in await transaction.all(_READINGS, (plan.intent_key,))}
-        landed = {
-            row["step_id"]: row["response"]
-            for row in effects
-            if row["direction"] == "execute" and row["state"] == "LANDED" and row["response"] is not None
-        }
-        told = {step.step_id: read.get(plan.execute_key(step.step_id)) for step in plan.steps} | landed
-        return {step_id: json.loads(response) for step_id, response in told.items() if response is not None}
 
     async def _store(
         self, transaction: Transaction, row: Row, step: PlannedStep, grade: Grade, arguments: JsonObject
@@ -182,8 +171,20 @@ async def _near(transaction: Transaction, plan: Plan, steps: list[ProposedStep],
     mine = {step_id: keys[step_id]}
     found = await alike(await ask_alike(transaction, steps, asked["lineage_digest"], mine), mine)
     values = {"intent_key": plan.intent_key, "near_keys": list(keys.values()), "step_ids": list(keys)}
-    await transaction.later(_NEAR, values)
+    await transaction.later(NEAR, values)
     return found.get(step_id)
+
+
+async def outputs_of(transaction: Transaction, plan: Plan, effects: list[Row]) -> dict[str, JsonObject]:
+    """What the steps that are done have answered, by step id."""
+    read = {row["step_key"]: row["response"] for row in await transaction.all(_READINGS, (plan.intent_key,))}
+    landed = {
+        row["step_id"]: row["response"]
+        for row in effects
+        if row["direction"] == "execute" and row["state"] == "LANDED" and row["response"] is not None
+    }
+    told = {step.step_id: read.get(plan.execute_key(step.step_id)) for step in plan.steps} | landed
+    return {step_id: json.loads(response) for step_id, response in told.items() if response is not None}
 
 
 def _late_step(row: Row, standing: Standing, call: GradeCall) -> tuple[Plan, PlannedStep]:
@@ -198,7 +199,7 @@ def _late_step(row: Row, standing: Standing, call: GradeCall) -> tuple[Plan, Pla
     return standing.plan, step
 
 
-def _filled(step: PlannedStep, outputs: Mapping[str, JsonObject]) -> JsonObject:
+def filled(step: PlannedStep | ProposedStep, outputs: Mapping[str, JsonObject]) -> JsonObject:
     """Fill in the late arguments; every other binding stays what it is. Raises SagaError(ARGUMENTS_INVALID)."""
     tops = {name.partition(".")[0] for name in step.late}
     late = {name: value for name, value in step.arguments.items() if name in tops}

@@ -67,8 +67,8 @@ async def close_intent(database: Database, request: CloseRequest) -> Closed:
             actor=request.actor,
             result={"cause": request.cause.value},
         )
-        closing = standing.model_copy(
-            update={"plan": None, "phase": IntentPhase.CLOSING, "cause": request.cause, "error": request.error}
+        closing = without_plan(standing).model_copy(
+            update={"phase": IntentPhase.CLOSING, "cause": request.cause, "error": request.error}
         )
         return answer.model_copy(update={"standing": closing})
 

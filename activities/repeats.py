@@ -9,6 +9,7 @@ from typing import Final, LiteralString
 from activities.database import Row, Transaction
 from activities.standing import INTENT_COLUMNS
 from contracts.errors import Phase, SagaError
+from contracts.intent import OpenIntent
 from contracts.proposal import Proposal
 from contracts.reasons import Reason
 
@@ -55,6 +56,8 @@ async def admit_repeat(
             details={"intent_id": proposal.intent_id},
             phase=Phase.VALIDATION,
         )
+    if row["window_over"] and not replays and isinstance(proposal.intent, OpenIntent):
+        raise _name_taken(row, proposal)
     if row["window_over"] and not replays:
         following = row["occurrence"] + 1
         ended = row["final_at"].isoformat(timespec="seconds")
@@ -73,3 +76,13 @@ async def admit_repeat(
     if idempotency_key is not None and not row["window_over"]:
         caller = proposal.caller
         await transaction.later(_ADD_ALIAS, (caller.tenant, caller.principal, idempotency_key, proposal.intent_key))
+
+
+def _name_taken(row: Row, proposal: Proposal) -> SagaError:
+    return SagaError(
+        Reason.OCCURRENCE_REQUIRED,
+        f"Open intent {proposal.intent_id} of this name ended {row['phase']}; give another one another name.",
+        details={"intent_id": proposal.intent_id, "outcome": row["phase"]},
+        phase=Phase.VALIDATION,
+        suggestion="Open an intent under a name that this conversation has not used.",
+    )

@@ -94,8 +94,9 @@ def standing_of(row: Row, asked: list[Row], plan: Plan | None = None) -> Standin
 
 
 def without_plan(standing: Standing) -> Standing:
-    """Leave the plan out: the saga has it from admission, and history holds it once."""
-    return standing.model_copy(update={"plan": None})
+    """Leave the plan out: the saga has it from admission, and history holds it once; an opened one may have grown."""
+    grows = standing.plan is not None and standing.plan.opened
+    return standing if grows else standing.model_copy(update={"plan": None})
 
 
 def effects_seen(rows: list[Row]) -> tuple[EffectSeen, ...]:

@@ -19,6 +19,8 @@ FN: Final = "$fn"
 """The key that makes an object a named function of bindings."""
 OF: Final = "of"
 RESERVED: Final = frozenset({FROM, FN})
+OPEN: Final = "open"
+"""The key that makes an intent an open one."""
 INTENT_ID_PATTERN: Final = r"^int_[a-z2-7]{26}$"
 TOOL_PATTERN: Final = r"^[a-z][a-z0-9_]{0,63}(@[1-9][0-9]{0,2})?$"
 IDEMPOTENCY_KEY_PATTERN: Final = r"^[\x21-\x7e]{1,255}$"
@@ -46,6 +48,26 @@ class Intent(Contract):
     occurrence: Annotated[int, Field(ge=1, le=1_000, examples=[1])] = 1
     retry_of: Annotated[str, Field(pattern=INTENT_ID_PATTERN, examples=[f"int_{'a2' * 13}"])] | None = None
     goal: Annotated[str, Field(max_length=500, examples=["Pay the repair of the customer's bicycle."])] | None = None
+
+
+class OpenIntent(Contract):
+    """An intent whose steps are added as the agent learns; `open` is its name inside the conversation. Protocol 1."""
+
+    protocol: Literal[1]
+    session_id: Annotated[str, Field(pattern=SESSION_ID_PATTERN, examples=["chat-42"])]
+    open: Annotated[str, Field(pattern=NAME_PATTERN, examples=["trip-to-lyon"])]
+    business_reference: Annotated[str, Field(pattern=REFERENCE_PATTERN, examples=["INV-2026-0815"])] | None = None
+    goal: Annotated[str, Field(max_length=500, examples=["Book the trip and pay for it."])] | None = None
+
+    @property
+    def occurrence(self) -> int:
+        """One: another one has another name."""
+        return 1
+
+    @property
+    def retry_of(self) -> None:
+        """Nothing: as `occurrence`."""
+        return
 
 
 class Caller(Contract):

@@ -1,7 +1,7 @@
 """The plan: an admitted intent with all that its saga will need, so that the workflow reads nothing else."""
 
 from functools import cached_property
-from typing import Self
+from typing import Any, Self
 
 from contracts.base import JsonObject, Record
 from contracts.intent import Caller
@@ -69,6 +69,16 @@ class Plan(Record):
     compensation_backoff_max_seconds: int
     proof_digest: str | None = None
     """Which proof was found for it: whoever approves the plan's digest approves that proof. None: older than proofs."""
+    opened: bool = False
+    """True when its steps were not known at admission: it grows until it is sealed."""
+    sealed: bool = False
+    inactivity_seconds: int = 0
+    """How long an open intent waits for its next step."""
+
+    @property
+    def is_open(self) -> bool:
+        """True when steps may still be added."""
+        return self.opened and not self.sealed
 
     @cached_property
     def by_id(self) -> dict[str, PlannedStep]:
@@ -78,17 +88,24 @@ class Plan(Record):
     @cached_property
     def digest(self) -> str:
         """What an approval binds to: every step with its arguments, order, duty and compensation, and the proof."""
-        older = {"proof_digest"} if self.proof_digest is None else None
+        older = {"proof_digest"} if self.proof_digest is None else set[str]()
+        if not self.opened:  # a plan that was whole at once is the plan that it was before there were others
+            older |= {"opened", "sealed", "inactivity_seconds"}
         said = self.model_dump(mode="json", exclude=older)
         for step in said["steps"]:
             if not step["late"]:  # a plan without late steps is the plan that it was before there were any
                 del step["late"]
         return digest(said)
 
+    def changed(self, **changes: Any) -> "Plan":  # noqa: ANN401 - fields
+        """Replace fields; unlike `model_copy` nothing that was worked out from the old ones is kept."""
+        fields = {name: getattr(self, name) for name in type(self).model_fields}
+        return Plan(**fields | changes)
+
     @property
     def level(self) -> int:
         """The highest level of its steps."""
-        return max(step.level for step in self.steps)
+        return max((step.level for step in self.steps), default=0)
 
     @property
     def risk_level(self) -> str:

@@ -12,7 +12,7 @@ from typing import Final
 from contracts.base import as_array
 from contracts.errors import Phase, SagaError
 from contracts.graph import ancestors_of
-from contracts.intent import Caller, binding_of
+from contracts.intent import Caller, OpenIntent, binding_of
 from contracts.late import DRAWING, makes
 from contracts.objects import argument
 from contracts.plan import Plan, PlannedStep
@@ -68,10 +68,25 @@ def plan_for(
         compensation_attempts_max=policy.compensation_attempts_max,
         compensation_backoff_max_seconds=policy.compensation_backoff_max_seconds,
         proof_digest=proposal.proof.digest,
+        opened=(opened := isinstance(proposal.intent, OpenIntent)),
+        inactivity_seconds=policy.open_inactivity_seconds if opened else 0,
     )
     for step in plan.steps:
         check_askable(step.step_id, step.duty, step.because)
     return plan
+
+
+def plan_added(
+    steps: Sequence[ProposedStep], *, caller: Caller, objects: Objects, policy: Policy, alike: Mapping[str, str]
+) -> PlannedStep:
+    """Plan the last of these steps; the objects show the work of all before it. Pure; raises SagaError as `plan_for`.
+
+    The amount is all that the plan moves with it.
+    """
+    world = _World(steps, caller, objects, policy)
+    for step in steps[:-1]:
+        world.count(step)
+    return world.planned(steps[-1], 1, alike)
 
 
 def check_askable(step_id: str, duty: Duty, because: tuple[str, ...]) -> None:

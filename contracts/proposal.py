@@ -11,11 +11,11 @@ from contracts.base import JsonObject
 from contracts.binding import Binding
 from contracts.canonical import canonical_form
 from contracts.graph import ordered
-from contracts.intent import Caller, Intent
+from contracts.intent import OPEN, Caller, Intent, OpenIntent
 from contracts.late import late_arguments
 from contracts.objects import literals
 from contracts.proof import Proof, prove_steps, require_sound
-from contracts.reader import read_intent
+from contracts.reader import read_intent, read_open
 from contracts.registry import Registry
 from contracts.tool import AnyContract, SideEffect
 from contracts.wire import decode_object
@@ -68,7 +68,7 @@ class ProposedStep:
 class Proposal:
     """An intent that is well formed and proved sound; steps in topological order, ties as posted."""
 
-    intent: Intent
+    intent: Intent | OpenIntent
     caller: Caller
     steps: tuple[ProposedStep, ...]
     canonical_steps: list[JsonObject]
@@ -119,6 +119,8 @@ def propose(
     tool is), ARGUMENTS_INVALID or PLAN_UNSOUND.
     """
     given = intent if session_id is None else {**intent, "session_id": session_id}
+    if OPEN in given:
+        return _propose_open(read_open(given), caller, business_reference)
     model, nodes = read_intent(given, registry)
     canonical = canonical_form(nodes)
     key = keys.intent_key(
@@ -164,4 +166,38 @@ def propose(
         lineage_digest=lineage,
         attempt=attempt,
         proof=proof,
+    )
+
+
+def _propose_open(model: OpenIntent, caller: Caller, business_reference: str | None) -> Proposal:
+    """Work out the identity of an intent whose steps are not known yet: its name stands for them."""
+    canonical: list[JsonObject] = [{OPEN: model.open}]
+    lineage = keys.lineage_digest(
+        tenant=caller.tenant,
+        principal=caller.principal,
+        session_id=model.session_id,
+        canonical_steps=canonical,
+        business_reference=business_reference,
+    )
+    key = keys.intent_key(
+        tenant=caller.tenant,
+        principal=caller.principal,
+        session_id=model.session_id,
+        canonical_steps=canonical,
+        business_reference=business_reference,
+        occurrence=model.occurrence,
+        attempt=1,
+    )
+    intent_id = keys.intent_id(key)
+    return Proposal(
+        intent=model,
+        caller=caller,
+        steps=(),
+        canonical_steps=canonical,
+        intent_key=key,
+        intent_id=intent_id,
+        body_digest=keys.digest([canonical, model.business_reference]),
+        lineage_digest=lineage,
+        attempt=1,
+        proof=prove_steps(intent_id, (), {}),
     )

@@ -14,7 +14,7 @@ from contracts.errors import FieldProblem, SagaError
 from contracts.fit import misfit, operand_misfit, promised, result_misfit, source_place
 from contracts.functions import FUNCTIONS, OPERANDS_MAX, OPERANDS_MIN, Range, expression_of
 from contracts.graph import Node, cycle_of
-from contracts.intent import FN, FROM, OF, STEP_ID_PATTERN, STEPS_MAX, Intent
+from contracts.intent import FN, FROM, OF, STEP_ID_PATTERN, STEPS_MAX, Intent, OpenIntent
 from contracts.problems import field_problems, informed, problem_at
 from contracts.reasons import Reason
 from contracts.registry import Registry
@@ -59,6 +59,24 @@ def read_intent(given: JsonObject, registry: Registry) -> tuple[Intent, list[Nod
         unknown = any(wrong.code == "tool_unknown" for wrong in problems)
         raise refusal(Reason.TOOL_UNKNOWN if unknown else Reason.ARGUMENTS_INVALID, problems)
     return intent, nodes
+
+
+def read_open(given: JsonObject) -> OpenIntent:
+    """Check an open intent, which has no steps yet. Raises as `read_intent`."""
+    found = faults(given)
+    shape = shape_of(OpenIntent)
+    told = [informed(fault, shape, fault.path, given) for fault in found]
+    if any(fault.is_malformed for fault in found):
+        raise refusal(Reason.BODY_MALFORMED, told)
+    paths = {fault.path for fault in found}
+    try:
+        intent = OpenIntent.model_validate_json(_text(_readable(given) if found else given))
+    except ValidationError as error:
+        told += field_problems(error, shape, given, skip=paths.__contains__)
+        raise refusal(Reason.ARGUMENTS_INVALID, told) from None
+    if told:
+        raise refusal(Reason.ARGUMENTS_INVALID, told)
+    return intent
 
 
 @dataclass(frozen=True)
@@ -144,11 +162,8 @@ class _Reading:
             return None
 
     def _check_shape(self) -> Intent | None:
-        text = json.dumps(self._given, ensure_ascii=False, separators=(",", ":")).encode()
-        if len(text) > BODY_BYTES_MAX:
-            raise too_large(len(text))
         try:
-            return Intent.model_validate_json(text)
+            return Intent.model_validate_json(_text(self._given))
         except ValidationError as error:
             self.problems += field_problems(error, shape_of(Intent), self._given, skip=self._told.__contains__)
             return None
@@ -298,6 +313,13 @@ class _Reading:
             else:
                 allowed = "ids of steps that do not wait for this one"
                 self._say(step.at("needs"), "needs_cycle", message, allowed, [])
+
+
+def _text(given: JsonObject) -> bytes:
+    text = json.dumps(given, ensure_ascii=False, separators=(",", ":")).encode()
+    if len(text) > BODY_BYTES_MAX:
+        raise too_large(len(text))
+    return text
 
 
 def _value_at(value: JsonValue, path: Path) -> JsonValue:

@@ -21,6 +21,7 @@ class Policy:
     )
     many_rows: int = 100
     intent_deadline_seconds: int = 86_400
+    open_inactivity_seconds: int = 900
     approval_expiry_seconds: int = 86_400
     approval_valid_seconds: int = 3_600
     compensation_attempts_max: int = 10

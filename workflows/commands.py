@@ -47,6 +47,14 @@ class Lookup:
 
 
 @dataclass(frozen=True, slots=True)
+class AwaitStep:
+    """Wait for the next step of an open intent, or for what ends it; `number` counts the waits."""
+
+    number: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class CloseIntent:
     """Fence every step and learn what really landed."""
 
@@ -86,4 +94,4 @@ class Finish:
     duplicate: bool = False
 
 
-Command = Admit | Ask | Execute | Grade | Lookup | CloseIntent | Compensate | Settle | Park | Finish
+Command = Admit | Ask | AwaitStep | Execute | Grade | Lookup | CloseIntent | Compensate | Settle | Park | Finish

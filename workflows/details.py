@@ -27,6 +27,9 @@ def markdown(state: State) -> str:
         )
     if state.stage is Stage.AWAITING_APPROVAL:
         lines += _asking(state, state.plan)
+    if state.stage is Stage.OPEN:
+        lines += ["", "Waiting for the next step. Update `add_step`, paste and complete; or `commit`, or `abort`:", ""]
+        lines += _block({"step": {"step_id": "choose-one", "tool": "name@1", "arguments": {}}})
     if state.stage is Stage.PARKED:
         lines += ["", f"Parked: {state.parked}. Update `resolve`, paste and complete:", ""]
         lines += _block(_resolution(state))

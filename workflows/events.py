@@ -44,6 +44,26 @@ class ApprovalDue:
 
 
 @dataclass(frozen=True, slots=True)
+class StepAdded:
+    """The tables have said how the plan of an open intent stands now."""
+
+    standing: Standing
+
+
+@dataclass(frozen=True, slots=True)
+class StepNotAdded:
+    """A step was not taken; whoever wanted it is still there."""
+
+
+@dataclass(frozen=True, slots=True)
+class NothingAdded:
+    """An open intent has waited for its next step as long as it may."""
+
+    number: int
+    error: ErrorInfo
+
+
+@dataclass(frozen=True, slots=True)
 class StepGraded:
     """A late step was graded, or refused: exactly one of answer and error is there."""
 
@@ -126,6 +146,9 @@ Event = (
     | Rejected
     | DecisionAdmitted
     | ApprovalDue
+    | StepAdded
+    | StepNotAdded
+    | NothingAdded
     | StepGraded
     | StepLanded
     | StepRefused

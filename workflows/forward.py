@@ -9,7 +9,7 @@ from contracts.plan import PlannedStep
 from contracts.reasons import Reason
 from contracts.saga import ParkReason
 from workflows import commands as do
-from workflows.moves import PARALLEL_STEPS_MAX, Advance, ask, close, look, park, unknown_steps
+from workflows.moves import PARALLEL_STEPS_MAX, Advance, ask, close, look, park, unknown_steps, wait_for_step
 from workflows.state import Stage, State
 
 
@@ -36,7 +36,7 @@ def forward(state: State) -> Advance:
     if grades or calls or looks or state.running():
         return state, (*grades, *calls, *looks)
     if all(step.state is StepState.DONE for step in state.steps.values()):
-        return replace(state, stage=Stage.SETTLING), (do.Settle(),)
+        return wait_for_step(state) if plan.is_open else (replace(state, stage=Stage.SETTLING), (do.Settle(),))
     if state.cause is Cause.NONE and unknown_steps(state):
         return _out_of_patience(state)
     if state.cause is Cause.NONE and plan.has_late and state.ask.undecided:

@@ -19,7 +19,7 @@ from temporalio.common import RawValue, RetryPolicy, SearchAttributeKey, SearchA
 from temporalio.exceptions import ActivityError, ApplicationError
 from temporalio.exceptions import TimeoutError as TemporalTimeoutError
 
-from contracts import saga
+from contracts import opening, saga
 from contracts.base import JsonObject, as_object
 from contracts.envelope import Cause, Envelope, Meta, Outcome, intent_envelope
 from contracts.errors import ErrorInfo, SagaError
@@ -29,6 +29,7 @@ from contracts.tool import Dispatch
 from workflows import commands as do
 from workflows import events as on
 from workflows.details import markdown
+from workflows.growing import Growing
 from workflows.reducer import advance, begin
 from workflows.state import Stage, State
 
@@ -56,7 +57,7 @@ _TOOLS: Final = SearchAttributeKey.for_keyword_list(saga.SEARCH_TOOLS)
 
 
 @workflow.defn(name=saga.WORKFLOW)
-class IntentWorkflow:
+class IntentWorkflow(Growing):
     """One intent, from admission to its envelope."""
 
     @workflow.init
@@ -70,6 +71,8 @@ class IntentWorkflow:
         self._bug: BaseException | None = None
         self._finish: do.Finish | None = None
         self._refused: Counter[str] = Counter()
+        self._adding = asyncio.Lock()
+        self._words = self._signals = 0
         self._state, self._first = begin()
 
     @workflow.run
@@ -112,7 +115,8 @@ class IntentWorkflow:
     @workflow.signal(name="decide", description="Approve or deny what is asked; not answered.")
     async def decide_signal(self, *bodies: Any) -> None:  # noqa: ANN401 - whatever was sent
         """Take a person's decision without answering."""
-        if (decision := message_of(saga.Decision, bodies)) and self._refused[decision.verdict] < REFUSALS_MAX:
+        decision = message_of(saga.Decision, bodies)
+        if self._hears() and decision and self._refused[decision.verdict] < REFUSALS_MAX:
             await self._decide(decision, "signal")
 
     @workflow.update(name="cancel", description="Stop the intent and undo what landed; answered.")
@@ -132,7 +136,8 @@ class IntentWorkflow:
     @workflow.signal(name="cancel", description="Stop the intent and undo what landed; not answered.")
     async def cancel_signal(self, *bodies: Any) -> None:  # noqa: ANN401 - as above
         """Take a wish to stop without answering."""
-        if cancellation := message_of(saga.Cancellation, bodies):
+        cancellation = message_of(saga.Cancellation, bodies)
+        if self._hears() and cancellation:
             self._cancel(cancellation)
 
     @workflow.update(name="resolve", description="Say how a parked intent goes on; answered.")
@@ -148,13 +153,19 @@ class IntentWorkflow:
     @workflow.signal(name="resolve", description="Say how a parked intent goes on; not answered.")
     async def resolve_signal(self, *bodies: Any) -> None:  # noqa: ANN401 - as above
         """Take an operator's verb without answering."""
-        if (resolution := message_of(saga.Resolution, bodies)) and self._refused[resolution.verb] < REFUSALS_MAX:
+        resolution = message_of(saga.Resolution, bodies)
+        if self._hears() and resolution and self._refused[resolution.verb] < REFUSALS_MAX:
             await self._resolve(resolution)
 
     @workflow.query(description="The envelope as it stands.")
     def status(self) -> Envelope:
         """Answer with the envelope as it stands."""
         return self._envelope(self._state.error)
+
+    def _hears(self) -> bool:
+        """Count a signal; nobody is answered, so what is beyond the bound is passed over."""
+        self._signals += 1
+        return self._signals <= opening.SIGNALS_MAX
 
     def _check_open(self, message: object, model: type[BaseModel]) -> None:
         if not isinstance(message, model):  # a null or binary payload comes through whatever the annotation says
@@ -209,7 +220,7 @@ class IntentWorkflow:
 
     def _cancel(self, cancellation: saga.Cancellation) -> saga.MessageAnswer:
         stage, expiring = self._state.stage, self._state.cause is Cause.EXPIRED
-        is_open = stage in (Stage.ADMITTING, Stage.AWAITING_APPROVAL, Stage.FORWARD)
+        is_open = stage in (Stage.ADMITTING, Stage.AWAITING_APPROVAL, Stage.FORWARD, Stage.OPEN)
         if self._state.past_pivot or not (is_open or (stage is Stage.CLOSING and expiring)):
             return self._too_late()
         if cancellation.intent_id not in (None, self._state.intent_id) and self._state.intent_id is not None:
@@ -233,7 +244,7 @@ class IntentWorkflow:
         """Feed one event to the reducer; synchronous, so that nothing comes between state and commands."""
         self._state, commands = advance(self._state, event)
         self._emit(commands)
-        if self._state.stage in (Stage.AWAITING_APPROVAL, Stage.PARKED):
+        if self._state.stage in (Stage.AWAITING_APPROVAL, Stage.OPEN, Stage.PARKED):
             self._show(self._state)
 
     def _emit(self, commands: tuple[do.Command, ...]) -> None:
@@ -265,6 +276,8 @@ class IntentWorkflow:
                 self._take(await self._compensate(command))
             case do.Ask():
                 await self._ask(command)
+            case do.AwaitStep():
+                await self._await_step(command)
             case _:
                 self._take(await self._engine(command))
 
@@ -296,11 +309,9 @@ class IntentWorkflow:
             raise
 
     async def _execute(self, command: do.Execute) -> on.Event:
-        plan = self._state.known_plan
-        step = plan.by_id[command.step_id]
+        step = self._state.known_plan.by_id[command.step_id]
         call = saga.StepCall(claim=self._claim(), step_id=step.step_id, arguments=command.arguments)
-        passed = (workflow.now() - workflow.info().start_time).total_seconds()
-        left = timedelta(seconds=max(1.0, plan.deadline_seconds - passed))
+        left = timedelta(seconds=self._seconds_left())
         try:
             attempts_max = 0 if step.is_remote and self._state.past_pivot else step.attempts_max
             result = await self._call(
@@ -358,6 +369,29 @@ class IntentWorkflow:
             )
         except TimeoutError:
             self._take(on.ApprovalDue())
+
+    async def _await_step(self, command: do.AwaitStep) -> None:
+        """Wait until something is added or ends it, or nothing was for as long as it may be."""
+        self._upsert(Stage.OPEN.value)
+        seconds = min(command.seconds, self._seconds_left())
+        try:
+            await workflow.wait_condition(
+                lambda: self._state.stage is not Stage.OPEN or self._state.waits != command.number,
+                timeout=timedelta(seconds=seconds),
+                timeout_summary="the next step",
+            )
+        except TimeoutError:
+            error = SagaError(
+                Reason.DEADLINE_EXCEEDED,
+                f"No step was added, and nothing was committed, for {seconds:.0f} seconds.",
+                details={"seconds": seconds},
+            )
+            self._take(on.NothingAdded(command.number, error.info))
+
+    def _seconds_left(self) -> float:
+        """How long this run may still go forward, by this run's clock."""
+        passed = (workflow.now() - workflow.info().start_time).total_seconds()
+        return max(1.0, self._state.known_plan.deadline_seconds - passed)
 
     async def _call(
         self,

@@ -34,6 +34,12 @@ def ask(state: State) -> Advance:
     return waiting, (do.Ask(step_ids=state.ask.undecided, expires_in_seconds=state.ask.expires_in_seconds),)
 
 
+def wait_for_step(state: State) -> Advance:
+    """Wait for the next step of an open intent; all that it has is done."""
+    waiting = replace(state, stage=Stage.OPEN, waits=state.waits + 1)
+    return waiting, (do.AwaitStep(number=waiting.waits, seconds=float(state.known_plan.inactivity_seconds)),)
+
+
 def park(state: State, reason: ParkReason) -> Advance:
     """Rest: in the database first, so that no step lands meanwhile."""
     stands = _STUCK.get(reason, StepState.REFUSED)

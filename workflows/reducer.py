@@ -7,12 +7,10 @@ Sources: Garcia-Molina & Salem, Sagas (1987) for backward and forward recovery; 
 """
 
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Final
 
 from contracts.envelope import Cause, IntentReport, Outcome, StepState
 from contracts.errors import ErrorInfo, SagaError
-from contracts.plan import Plan
 from contracts.reasons import Reason
 from contracts.saga import (
     Ask,
@@ -29,8 +27,8 @@ from workflows import commands as do
 from workflows import events as on
 from workflows.backward import back
 from workflows.forward import forward, turn_back, without
-from workflows.moves import NOTHING, PARALLEL_STEPS_MAX, Advance, ask, close, unknown, unknown_steps
-from workflows.state import Stage, State, Step
+from workflows.moves import NOTHING, PARALLEL_STEPS_MAX, Advance, ask, close, unknown, unknown_steps, wait_for_step
+from workflows.state import Stage, State
 
 SWITCHED_OFF_SECONDS_MAX: Final = 60.0
 
@@ -57,6 +55,13 @@ def advance(state: State, event: on.Event) -> Advance:  # noqa: C901, PLR0911, P
             return _decide(replace(state, ask=_known(state.ask, answer.ask)))
         case on.ApprovalDue():
             return close(state, Cause.EXPIRED) if state.stage is Stage.AWAITING_APPROVAL else (state, NOTHING)
+        case on.StepAdded(standing):
+            return _added(state.with_plan(standing))
+        case on.StepNotAdded():
+            return wait_for_step(state) if state.stage is Stage.OPEN else (state, NOTHING)
+        case on.NothingAdded(number, error):
+            is_due = state.stage is Stage.OPEN and state.waits == number
+            return close(replace(state, error=error), Cause.DEADLINE) if is_due else (state, NOTHING)
         case on.StepGraded(step_id, graded, error):
             return _graded(state.with_step(step_id, is_grading=False), step_id, graded, error)
         case on.StepLanded(result):
@@ -68,7 +73,7 @@ def advance(state: State, event: on.Event) -> Advance:  # noqa: C901, PLR0911, P
         case on.RunStale():
             return _go_on(replace(state, stale=True))
         case on.RunDoubted():
-            rests = state.stage in (Stage.AWAITING_APPROVAL, Stage.PARKED)
+            rests = state.stage in (Stage.AWAITING_APPROVAL, Stage.OPEN, Stage.PARKED)
             return _admit_again(state) if rests else (state, NOTHING)
         case on.IntentClosed(closed):
             return _closed(state, closed)
@@ -107,8 +112,7 @@ def _stand(state: State, standing: Standing) -> Advance:
     # It rests on its way back, which the database learns only once it is known whether there is one.
     undecided = standing.parked is ParkReason.OUTCOME_UNKNOWN and standing.cause is Cause.NONE
     state = replace(
-        state,
-        plan=standing.plan or state.plan,
+        state.with_plan(standing),
         plan_digest=standing.plan_digest or state.plan_digest,
         intent_id=standing.intent_id,
         epoch=standing.epoch,
@@ -119,8 +123,6 @@ def _stand(state: State, standing: Standing) -> Advance:
         parked_steps=tuple(step["step_id"] for step in stuck),
         stale=False,
     )
-    if state.plan is not None and not state.steps:
-        state = replace(state, steps=MappingProxyType(_steps_of(state.plan)))
     if standing.phase.is_final or standing.duplicate:
         return _finish(state, standing)
     if standing.parked is ParkReason.COMPENSATION_REFUSED:
@@ -134,10 +136,6 @@ def _stand(state: State, standing: Standing) -> Advance:
     if state.cancellation is not None:
         return close(state, Cause.CANCELLED)
     return _start(state)
-
-
-def _steps_of(plan: Plan) -> dict[str, Step]:
-    return {step.step_id: Step(step_id=step.step_id, tool=step.tool) for step in plan.steps}
 
 
 def _finish(state: State, standing: Standing) -> Advance:
@@ -156,6 +154,13 @@ def _reject(state: State, error: ErrorInfo) -> Advance:
 def _admit_again(state: State) -> Advance:
     """Another run may own the intent (reset, adoption): the database knows."""
     return replace(state, stage=Stage.ADMITTING), (do.Admit(),)
+
+
+def _added(state: State) -> Advance:
+    """Run what is new in the plan; on the way back it is only known that nothing of it landed, or the tables tell."""
+    if state.stage not in (Stage.OPEN, Stage.FORWARD):
+        return state, NOTHING
+    return _go_on(replace(state, stage=Stage.FORWARD))
 
 
 # --- decisions -----------------------------------------------------------------------------------------------
@@ -292,7 +297,7 @@ def _cancel(state: State, cancellation: Cancellation) -> Advance:
     match state.stage:
         case Stage.ADMITTING:
             return wished, NOTHING
-        case Stage.AWAITING_APPROVAL:
+        case Stage.AWAITING_APPROVAL | Stage.OPEN:
             return close(wished, Cause.CANCELLED)
         case Stage.FORWARD if state.cause is Cause.NONE:
             return _go_on(replace(wished, cause=Cause.CANCELLED))
@@ -305,6 +310,7 @@ def _cancel(state: State, cancellation: Cancellation) -> Advance:
 def _closed(state: State, closed: Closed) -> Advance:
     """Compensate exactly what the database lists; or go where it says that the intent already is."""
     standing = closed.standing
+    state = state.with_plan(standing)
     if closed.past_pivot:
         return _forward_past_pivot(state, closed)
     if closed.pivot_unknown:

@@ -9,7 +9,7 @@ from contracts.base import JsonObject
 from contracts.envelope import Cause, IntentReport, Outcome, StepReport, StepState
 from contracts.errors import ErrorInfo
 from contracts.plan import Plan
-from contracts.saga import Ask, Cancellation, ParkReason
+from contracts.saga import Ask, Cancellation, ParkReason, Standing
 
 
 class Stage(StrEnum):
@@ -18,6 +18,7 @@ class Stage(StrEnum):
     ADMITTING = "ADMITTING"
     AWAITING_APPROVAL = "AWAITING_APPROVAL"
     FORWARD = "FORWARD"
+    OPEN = "OPEN"
     CLOSING = "CLOSING"
     COMPENSATING = "COMPENSATING"
     SETTLING = "SETTLING"
@@ -84,6 +85,8 @@ class State:
     error: ErrorInfo | None = None
     cancellation: Cancellation | None = None
     past_pivot: bool = False
+    waits: int = 0
+    """How often an open intent has waited for its next step."""
     parked: ParkReason | None = None
     parked_steps: tuple[str, ...] = ()
     stale: bool = False
@@ -102,6 +105,18 @@ class State:
         steps = dict(self.steps)
         steps[step_id] = replace(steps[step_id], **changes)  # type: ignore[arg-type]
         return replace(self, steps=MappingProxyType(steps))
+
+    def with_plan(self, standing: Standing) -> "State":
+        """Take over the plan that the tables have, if they say one; a step that is new is PLANNED."""
+        plan = standing.plan or self.plan
+        if plan is None:
+            return self
+        steps = {
+            step.step_id: self.steps.get(step.step_id) or Step(step_id=step.step_id, tool=step.tool)
+            for step in plan.steps
+        }
+        digest = standing.plan_digest or self.plan_digest
+        return replace(self, plan=plan, plan_digest=digest, steps=MappingProxyType(steps))
 
     def running(self) -> tuple[str, ...]:
         """Steps whose activity has not answered yet, in plan order."""
@@ -132,6 +147,8 @@ class State:
         match self.stage:
             case Stage.AWAITING_APPROVAL:
                 return f"a decision about {', '.join(self.ask.undecided)} until {self.ask.expires_at}"
+            case Stage.OPEN:
+                return "the next step, commit or abort"
             case Stage.PARKED:
                 return f"an operator ({self.parked})"
             case Stage.FINISHED:

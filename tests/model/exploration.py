@@ -428,6 +428,8 @@ class Exploration:
                 raise AssertionError("no tool of the model is remote")
             case do.Grade():
                 raise AssertionError("no step of the model is graded late")
+            case do.AwaitStep():
+                raise AssertionError("no plan of the model is open")
             case do.Finish():
                 raise AssertionError("a saga's end is no activity")
 

@@ -18,6 +18,8 @@ def whole(command: do.Command, plan: Plan | None) -> Shown:  # noqa: C901, PLR09
             return Shown("admit")
         case do.Ask(step_ids):
             return Shown("ask", step_id=", ".join(step_ids))
+        case do.AwaitStep():
+            return Shown("await")
         case do.Execute(step_id, arguments):
             assert plan is not None, "a step has a plan"
             return Shown("execute", plan.by_id[step_id].tool, step_id, arguments)

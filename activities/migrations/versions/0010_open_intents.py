@@ -1,0 +1,11 @@
+"""open intents"""  # noqa: D415 - a name, shown by `pending`
+
+from activities.migrate import run_sql_file
+
+revision = "0010"
+down_revision = "0009"
+
+
+def upgrade() -> None:
+    """Run the SQL file of this number. There is no way back: data is never dropped by a tool."""
+    run_sql_file("0010_open_intents.sql")

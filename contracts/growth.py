@@ -1,0 +1,110 @@
+"""Growing a plan by one step: read, checked and proved together with all steps before it; pure."""
+
+from dataclasses import dataclass
+
+from contracts.base import JsonObject
+from contracts.errors import Phase, SagaError
+from contracts.intent import STEPS_MAX
+from contracts.keys import digest
+from contracts.late import late_arguments
+from contracts.plan import Plan
+from contracts.problems import problem_at
+from contracts.proof import Proof, prove_steps, require_sound
+from contracts.proposal import ProposedStep
+from contracts.reader import read_intent
+from contracts.reasons import Reason, Retryable
+from contracts.registry import Registry
+from contracts.wire import refusal
+
+
+@dataclass(frozen=True)
+class Growth:
+    """A plan's steps with one more at the end, and the proof of them all."""
+
+    steps: tuple[ProposedStep, ...]
+    proof: Proof
+
+    @property
+    def added(self) -> ProposedStep:
+        """The new one."""
+        return self.steps[-1]
+
+
+def grow(plan: Plan, step: JsonObject, registry: Registry, *, final: bool) -> Growth:
+    """Check a step that is to come after all of a plan; its bindings name steps of the plan.
+
+    Raises SagaError as `propose`, with paths inside the step; PLAN_UNSOUND for an irreversible step that is not
+    `final`, RATE_LIMITED for one too many.
+    """
+    if len(plan.steps) >= STEPS_MAX:
+        raise _too_many(plan)
+    if "needs" in step:
+        message = "Steps of an open intent come one after another; leave `needs` out."
+        raise refusal(Reason.ARGUMENTS_INVALID, [problem_at(("needs",), "unknown_field", message, "nothing", None)])
+    before = [
+        {"step_id": one.step_id, "tool": one.tool, "arguments": one.arguments, "needs": list(one.needs)}
+        for one in plan.steps
+    ]
+    try:
+        _, nodes = read_intent({"protocol": 1, "session_id": plan.session_id, "steps": [*before, step]}, registry)
+        contracts = {node.step_id: node.contract for node in nodes}
+        steps = tuple(
+            ProposedStep(
+                step_id=node.step_id,
+                contract=node.contract,
+                arguments=node.arguments,
+                needs=node.needs,
+                bindings=node.bindings,
+                position=number,
+                late=late_arguments(node.contract, node.arguments, contracts),
+            )
+            for number, node in enumerate(nodes)
+        )
+        if steps[-1].is_pivot and not final:
+            raise _irreversible(steps[-1])
+        proof = prove_steps(plan.intent_id, steps, registry)
+        require_sound(proof)
+    except SagaError as error:
+        raise _inside(error, f"steps[{len(before)}]") from None
+    return Growth(steps, proof)
+
+
+def request_digest(step: JsonObject) -> str:
+    """Identify what was asked for under a step id."""
+    return digest([step.get("tool"), step.get("arguments")])
+
+
+def _irreversible(step: ProposedStep) -> SagaError:
+    advice = f"Send it as the last step of all: commit with {step.step_id!r} as final_step."
+    return SagaError(
+        Reason.PLAN_UNSOUND,
+        f"{step.tool} cannot be undone, and a step that is added later may still be refused. {advice}",
+        details={"step_id": step.step_id, "tool": step.tool},
+        phase=Phase.VALIDATION,
+        suggestion=advice,
+    )
+
+
+def _too_many(plan: Plan) -> SagaError:
+    error = SagaError(
+        Reason.RATE_LIMITED,
+        f"Intent {plan.intent_id} has {STEPS_MAX} steps, and takes no more.",
+        details={"steps_max": STEPS_MAX},
+        phase=Phase.VALIDATION,
+        suggestion="Commit or abort this intent, and open another one for the rest.",
+    )
+    error.info = error.info.model_copy(update={"retryable": Retryable.NEVER})
+    return error
+
+
+def _inside(error: SagaError, prefix: str) -> SagaError:
+    """Name fields by their place in the step that was sent."""
+    fields = [
+        problem.model_copy(update={"path": problem.path.removeprefix(prefix).removeprefix(".") or "step"})
+        for problem in error.info.fields
+    ]
+    message = str(error).replace(f"{prefix}.", "")
+    told = SagaError(error.reason, message)
+    changes = {"message": message, "user_message": message, "fields": tuple(fields)}
+    told.info = error.info.model_copy(update=changes)
+    return told

@@ -1,0 +1,189 @@
+"""The messages of an open intent: open, add_step, commit and abort, each an update that is answered.
+
+Adds and commits stand in one queue, in the order in which Temporal accepted them: the next one is asked of the tables
+when all that was added before it is done. Mixed into the workflow, which carries out what they mean.
+"""
+
+import asyncio
+from typing import Final, TypeVar
+
+from pydantic import BaseModel
+from temporalio import workflow
+from temporalio.exceptions import ApplicationError
+
+from contracts import opening, saga
+from contracts.base import JsonObject
+from contracts.envelope import Cause, Outcome, StepState, cause_error
+from contracts.errors import ErrorInfo, SagaError
+from contracts.reasons import Reason
+from workflows import events as on
+from workflows.state import Stage, State
+
+T = TypeVar("T", bound=BaseModel)
+
+ENDS: Final = (Stage.PARKED, Stage.FINISHED)
+ASKED_AGAIN_MAX: Final = 3
+"""How often the tables are asked for one message while they are ahead of the run."""
+
+
+class Growing:
+    """Takes what an agent says to its open intent."""
+
+    _state: State
+    _adding: asyncio.Lock
+    _words: int
+
+    @workflow.update(name=opening.OPENED, description="Answered once the intent takes steps.")
+    async def opened(self, wish: opening.Opening) -> opening.OpenAnswer:  # noqa: ARG002 - says nothing
+        """Wait until steps are taken."""
+        self._words += 1
+        await workflow.wait_condition(self._is_ready)
+        if self._state.stage is Stage.OPEN:
+            return self._says(accepted=True, message="The intent takes steps.")
+        return self._says(accepted=False, message=self._why_not())
+
+    @opened.validator
+    def _check_opening(self, wish: opening.Opening) -> None:
+        self._check_word(wish, opening.Opening)
+
+    @workflow.update(name=opening.ADD_STEP, description="Add a step and run it; answered with its output.")
+    async def add_step(self, addition: opening.Addition) -> opening.OpenAnswer:
+        """Add a step and wait until it is done, or the intent has its outcome."""
+        self._words += 1
+        async with self._adding:
+            refused = await self._grow(addition.step, final=False)
+            step_id = str(addition.step.get("step_id"))
+            if refused is None:
+                await workflow.wait_condition(lambda: self._state.stage in ENDS or self._is_done(step_id))
+        if refused is not None:
+            return refused
+        if self._is_done(step_id):
+            return self._says(accepted=True, message=f"Step {step_id} is done.", step_id=step_id)
+        return self._says(accepted=False, message=self._why_not(), error=self._error(), step_id=step_id)
+
+    @add_step.validator
+    def _check_addition(self, addition: opening.Addition) -> None:
+        self._check_word(addition, opening.Addition)
+
+    @workflow.update(
+        name=opening.COMMIT, description="Add nothing more, but perhaps a last step, and commit; answered."
+    )
+    async def commit(self, wish: opening.Commit) -> opening.OpenAnswer:
+        """Seal the plan and wait for the outcome."""
+        self._words += 1
+        async with self._adding:
+            refused = await self._grow(wish.final_step, final=True)
+            await workflow.wait_condition(lambda: refused is not None or self._state.stage in ENDS)
+        if refused is not None and self._state.outcome() is not Outcome.COMMITTED:
+            return refused
+        committed = self._state.outcome() is Outcome.COMMITTED
+        return self._says(accepted=committed, message=self._why_not(), error=None if committed else self._error())
+
+    @commit.validator
+    def _check_commit(self, wish: opening.Commit) -> None:
+        self._check_word(wish, opening.Commit)
+
+    @workflow.update(name=opening.ABORT, description="Add nothing more and undo what landed; answered.")
+    async def abort(self, wish: opening.Abort) -> opening.OpenAnswer:
+        """Turn back, and wait for the outcome."""
+        self._words += 1
+        answer = self._cancel(wish)
+        if not answer.accepted and self._state.past_pivot:
+            return self._says(accepted=False, message=answer.message)
+        await workflow.wait_condition(lambda: self._state.stage in ENDS)
+        is_undone = self._state.outcome() in (Outcome.COMPENSATED, Outcome.NOT_APPLIED)
+        return self._says(accepted=is_undone, message=self._why_not())
+
+    @abort.validator
+    def _check_abort(self, wish: opening.Abort) -> None:
+        self._check_word(wish, opening.Abort)
+
+    def _check_word(self, message: object, model: type[BaseModel]) -> None:
+        """Bound the history: updates that a person needs (decide, cancel, resolve) have bounds of their own."""
+        self._check_open(message, model)
+        if self._words >= opening.UPDATES_MAX:
+            raise ApplicationError(
+                f"This run has taken {opening.UPDATES_MAX} updates and takes no more of these; cancel it, or let it end"
+                " by its inactivity.",
+                type=Reason.RATE_LIMITED.value,
+            )
+
+    async def _grow(self, step: JsonObject | None, *, final: bool) -> opening.OpenAnswer | None:
+        """Ask the tables to take it, and let the saga know; None when it was taken."""
+        for _ in range(ASKED_AGAIN_MAX):
+            await workflow.wait_condition(self._is_ready)
+            if self._state.stage in ENDS:
+                return self._says(accepted=False, message=self._why_not(), error=self._error())
+            request = opening.AddRequest(claim=self._claim(), step=step, final=final)
+            try:
+                answer = await self._call(opening.ADMIT_STEP, request, opening.AddAnswer)
+            except SagaError as error:
+                said = self._not_taken(error)
+                return self._says(accepted=False, message=said.message, error=said.error)
+            self._take(on.StepAdded(answer.standing) if answer.standing else on.StepNotAdded())
+            if answer.accepted:
+                return None
+            if answer.error is not None:
+                if answer.error.code is Reason.TOO_LATE and self._state.known_plan.opened:
+                    await workflow.wait_condition(lambda: self._state.stage in ENDS)
+                return self._says(accepted=False, message=answer.error.message, error=answer.error)
+        behind = SagaError(Reason.IN_PROGRESS, "The run was behind its tables; say it again.")
+        return self._says(accepted=False, message=str(behind), error=behind.info)
+
+    def _is_ready(self) -> bool:
+        """True when the tables can be asked: everything that was added is done, or nothing will be."""
+        plan = self._state.plan
+        return self._state.stage in (Stage.OPEN, *ENDS) or (plan is not None and not plan.is_open)
+
+    def _is_done(self, step_id: str) -> bool:
+        """True when it stands: not when the saga is turning back over it."""
+        step = self._state.steps.get(step_id)
+        return step is not None and step.state is StepState.DONE and self._state.cause is Cause.NONE
+
+    def _why_not(self) -> str:
+        outcome = self._state.outcome()
+        if outcome is Outcome.PENDING:
+            return f"The intent is {self._state.stage.lower()}."
+        return f"The intent is {outcome}."
+
+    def _error(self) -> ErrorInfo:
+        """Say why an intent takes nothing more: its own error, its cause, or that it has its outcome."""
+        state = self._state
+        if state.stage is Stage.PARKED:
+            return SagaError(Reason.INTENT_PARKED, f"Intent {state.intent_id} is parked: {state.parked}.").info
+        if state.error is not None:
+            return state.error
+        cause = state.report.cause if state.report is not None else state.cause
+        return cause_error(cause) if cause is not Cause.NONE else SagaError(Reason.TOO_LATE, self._why_not()).info
+
+    def _says(
+        self, *, accepted: bool, message: str, error: ErrorInfo | None = None, step_id: str | None = None
+    ) -> opening.OpenAnswer:
+        step = self._state.steps.get(step_id) if step_id is not None else None
+        return opening.OpenAnswer(
+            accepted=accepted,
+            message=message,
+            error=error,
+            outcome=self._state.outcome(),
+            step=step.report() if step is not None else None,
+        )
+
+    # --- what the workflow has ------------------------------------------------------------------------------------
+
+    def _take(self, event: on.Event) -> None:
+        raise NotImplementedError
+
+    async def _call(self, name: str, request: BaseModel, gives: type[T]) -> T:
+        raise NotImplementedError
+
+    def _claim(self) -> saga.Claim:
+        raise NotImplementedError
+
+    def _cancel(self, cancellation: saga.Cancellation) -> saga.MessageAnswer:
+        raise NotImplementedError
+
+    def _check_open(self, message: object, model: type[BaseModel]) -> None:
+        raise NotImplementedError
+
+    def _not_taken(self, error: SagaError) -> saga.MessageAnswer:
+        raise NotImplementedError
