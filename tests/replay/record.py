@@ -358,11 +358,11 @@ def scrubbed(value: Any) -> Any:  # noqa: ANN401 - JSON
     return made
 
 
-def store(name: str, history: str) -> None:
+def store(name: str, history: str, directory: Path = HISTORIES) -> None:
     """Write a history, one event per line."""
     lines = [json.dumps(event, ensure_ascii=False) for event in scrubbed(json.loads(history))["events"]]
     body = '{"events": [\n' + ",\n".join(lines) + "\n]}\n"
-    (HISTORIES / f"{name}.json").write_text(body, encoding="utf-8")
+    (directory / f"{name}.json").write_text(body, encoding="utf-8")
 
 
 async def record(stack: LocalStack, names: list[str]) -> None:
