@@ -70,10 +70,16 @@ class Known:
 
     @property
     def is_at_rest(self) -> bool:
-        """True when only people can move it on."""
-        return bool(
-            self.standing.parked or (self.standing.phase is IntentPhase.ADMITTED and self.standing.ask.undecided)
-        )
+        """True when only people can move it on, or the agent that adds its steps."""
+        standing = self.standing
+        is_waiting = standing.phase is IntentPhase.ADMITTED and (standing.ask.undecided or self.is_open)
+        return bool(standing.parked or is_waiting)
+
+    @property
+    def is_open(self) -> bool:
+        """True when it takes steps, unless it is parked."""
+        plan = self.standing.plan
+        return self.standing.phase is IntentPhase.ADMITTED and plan is not None and plan.is_open
 
     def report(self) -> IntentReport:
         """The stored report of a final phase, else what the tables tell of each step."""
@@ -101,7 +107,7 @@ class Known:
             return "its compensation"
         if standing.ask.undecided:
             return f"a decision about {', '.join(standing.ask.undecided)} until {standing.ask.expires_at}"
-        return "its steps"
+        return "the next step, commit or abort" if self.is_open else "its steps"
 
     def envelope(self, *, duplicate: bool = False) -> Envelope:
         """The answer of this moment."""

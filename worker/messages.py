@@ -26,6 +26,7 @@ from worker.answers import POLL_RUNNING_MS, Known, find, not_found, now_text
 from worker.runs import unadmitted
 
 ANSWER_SECONDS_MAX: Final = 20.0
+A = TypeVar("A", bound=MessageAnswer)
 M = TypeVar("M", bound=BaseModel)
 Verdict = Literal["approve", "deny"]
 Verb = Literal["retry", "skip", "done", "close", "forward"]
@@ -41,7 +42,7 @@ class Messages:
 
     async def cancel(self, tenant: str, intent_id: str, *, requested_by: str, reason: str = "") -> Envelope:
         """Ask a saga to stop; what landed is undone. Raises SagaError: TOO_LATE, INTENT_NOT_FOUND, INTERRUPTED."""
-        message = _valid(Cancellation, {"reason": reason, "requested_by": requested_by})
+        message = valid(Cancellation, {"reason": reason, "requested_by": requested_by})
         try:
             known = await find(self._database, tenant, intent_id)
         except SagaError as error:
@@ -49,20 +50,20 @@ class Messages:
                 raise
             return await self._cancel_before_admission(tenant, intent_id, message)
         if not known.standing.phase.is_final:
-            answer = await self._tell(known.row["workflow_id"], "cancel", message)
+            answer = await self.tell(known.row["workflow_id"], "cancel", message, MessageAnswer)
             if answer is not None:
                 return _envelope(known.standing.intent_id, answer, Reason.TOO_LATE)
             known = await find(self._database, tenant, known.standing.intent_id)
         if known.standing.cause is Cause.CANCELLED:
             return _taken(known, "The intent was stopped.")
-        raise self._ended(known, Reason.TOO_LATE)
+        raise self.ended(known, Reason.TOO_LATE)
 
     async def _cancel_before_admission(self, tenant: str, intent_id: str, message: Cancellation) -> Envelope:
         """Stop a saga that the tables do not know yet; it waits for admission's answer, then closes."""
         envelope = await unadmitted(self._client, tenant, intent_id)
         if envelope.error is not None:
             return envelope
-        answer = await self._tell(intent_id, "cancel", message)
+        answer = await self.tell(intent_id, "cancel", message, MessageAnswer)
         if answer is None:
             raise not_found(intent_id)
         return _envelope(intent_id, answer, Reason.TOO_LATE)
@@ -99,7 +100,7 @@ class Messages:
             )
             return error_envelope(refused.info, _meta(known.standing.intent_id, known.report().outcome, step_id))
         identity = [known.intent_key, bound, step_id, verdict, approver]
-        message = _valid(
+        message = valid(
             Decision,
             {
                 "intent_id": known.standing.intent_id,
@@ -112,7 +113,7 @@ class Messages:
             },
         )
         if not known.standing.phase.is_final:
-            answer = await self._tell(known.row["workflow_id"], "decide", message)
+            answer = await self.tell(known.row["workflow_id"], "decide", message, MessageAnswer)
             if answer is not None:
                 return _envelope(known.standing.intent_id, answer, Reason.DECISION_LATE, step_id)
             known = await find(self._database, tenant, known.standing.intent_id)
@@ -122,7 +123,7 @@ class Messages:
         )
         if recorded is not None:
             return _taken(known, "The decision was taken.", step_id)
-        raise self._ended(known, Reason.DECISION_LATE)
+        raise self.ended(known, Reason.DECISION_LATE)
 
     async def resolve(
         self,
@@ -139,7 +140,7 @@ class Messages:
         # Of this parking: the same verb may be needed again when it parks again.
         since = known.row["parked_since"]
         identity = [known.intent_key, step_id, verb, operator, since.isoformat() if since else None]
-        message = _valid(
+        message = valid(
             Resolution,
             {
                 "intent_id": known.standing.intent_id,
@@ -151,7 +152,7 @@ class Messages:
             },
         )
         if not known.standing.phase.is_final:
-            answer = await self._tell(known.row["workflow_id"], "resolve", message)
+            answer = await self.tell(known.row["workflow_id"], "resolve", message, MessageAnswer)
             if answer is not None:
                 return _envelope(known.standing.intent_id, answer, Reason.RESOLUTION_INVALID, step_id)
             known = await find(self._database, tenant, known.standing.intent_id)
@@ -160,18 +161,26 @@ class Messages:
         )
         if recorded is not None:
             return _taken(known, "The resolution was taken.", step_id)
-        raise self._ended(known, Reason.RESOLUTION_INVALID)
+        raise self.ended(known, Reason.RESOLUTION_INVALID)
 
-    async def _tell(self, workflow_id: str, update: str, message: BaseModel) -> MessageAnswer | None:
+    async def tell(
+        self,
+        workflow_id: str,
+        update: str,
+        message: BaseModel,
+        gives: type[A],
+        update_id: str | None = None,
+    ) -> A | None:
         """Send an update and return the saga's answer; None when it ended meanwhile. Raises SagaError."""
         handle = self._client.get_workflow_handle(workflow_id)
         try:
             async with asyncio.timeout(ANSWER_SECONDS_MAX):
-                answer: MessageAnswer = await handle.execute_update(  # pyright: ignore[reportUnknownMemberType] - of the SDK
-                    update, message, result_type=MessageAnswer
+                answer: A = await handle.execute_update(  # pyright: ignore[reportUnknownMemberType] - of the SDK
+                    update, message, id=update_id, result_type=gives
                 )
         except WorkflowUpdateFailedError as failed:
-            return self._refused(failed)
+            self._refused(failed)
+            return None
         except (TimeoutError, WorkflowUpdateRPCTimeoutOrCancelledError):
             raise SagaError(
                 Reason.OUTCOME_UNKNOWN,
@@ -189,17 +198,18 @@ class Messages:
             ) from error
         return answer
 
-    def _refused(self, failed: WorkflowUpdateFailedError) -> MessageAnswer | None:
-        """Read why an update was refused; None when the saga closed over it. Raises SagaError."""
+    def _refused(self, failed: WorkflowUpdateFailedError) -> None:
+        """Read why an update was refused; nothing is wrong when the saga closed over it. Raises SagaError."""
         cause = failed.cause
         if not isinstance(cause, ApplicationError) or cause.type is None or cause.type not in Reason.__members__:
-            return None
+            return
         reason = Reason(cause.type)
         if reason is Reason.TOO_LATE:
-            return None
+            return
         raise SagaError(reason, cause.message)
 
-    def _ended(self, known: Known, late: Reason) -> SagaError:
+    def ended(self, known: Known, late: Reason) -> SagaError:
+        """Make the error for what came when the intent had its outcome, or has no run."""
         standing = known.standing
         if standing.phase.is_final:
             return SagaError(
@@ -230,7 +240,7 @@ def _asked_digest(known: Known, step_id: str | None) -> str | None:
     return named.pop()
 
 
-def _valid(model: type[M], values: dict[str, Any]) -> M:
+def valid(model: type[M], values: dict[str, Any]) -> M:
     """Make a message. Raises SagaError(ARGUMENTS_INVALID) with every wrong field."""
     try:
         return model.model_validate(values)

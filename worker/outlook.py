@@ -119,7 +119,9 @@ def _next(known: Known, run: Run) -> tuple[str | None, str | None, str | None]:
         return f"parked {standing.parked}{f' on {stuck}' if stuck else ''}: an operator has to act", None, None
     if run.state == "none":
         return "no run carries it (it was ended from outside)", "none; `backstay sweep` starts a run", None
-    if known.is_at_rest:
+    if known.is_open and not run.activities:
+        return "its agent: the next step, commit or abort", "it is undone when nothing comes for too long", None
+    if standing.ask.undecided and standing.phase is IntentPhase.ADMITTED:
         asked = ", ".join(standing.ask.undecided)
         ends = "what landed is undone" if known.effects else "nothing is done"
         return f"a decision about {asked}", f"it expires, and {ends}", standing.ask.expires_at
@@ -161,6 +163,8 @@ def _options(known: Known, run: str) -> list[Option]:
         for step_id in standing.ask.undecided:
             options.append(Option(command=f"backstay approve {intent_id} {step_id}", effect="lets the step run"))
             options.append(Option(command=f"backstay deny {intent_id} {step_id}", effect="ends the intent"))
+        if known.is_open:
+            options.append(Option(command=f"backstay intent commit {intent_id}", effect="keeps what was added"))
         options.append(Option(command=f"backstay intent cancel {intent_id}", effect="stops it and undoes what landed"))
     return options
 

@@ -29,7 +29,8 @@ select i.intent_key, i.run_id from backstay.intents i
 where i.intent_key = any(%s) and i.final_at is null and (i.parked_reason is not null or exists (
     select from backstay.approval_requests r
     where r.intent_key = i.intent_key and i.phase = 'ADMITTED' and not exists (
-        select from backstay.decisions d where d.intent_key = r.intent_key and d.step_id = r.step_id)))
+        select from backstay.decisions d where d.intent_key = r.intent_key and d.step_id = r.step_id))
+    or i.phase = 'ADMITTED' and i.plan::jsonb @> '{"opened": true, "sealed": false}')
 """
 
 
