@@ -343,6 +343,43 @@ def test_a_refused_compensation_parks_and_is_resolved_step_by_step(shell: Shell)
     assert "repaid in cash" in json.dumps(shown.data["steps"])
 
 
+def test_the_example_of_open_intents_runs_and_says_what_it_shows(shell: Shell, tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "open-intents.md").read_text(encoding="utf-8")
+    for name, step in re.findall(r"`(\w+\.json)`:\n\n```json\n(.*?)```", page, re.DOTALL):
+        (tmp_path / name).write_text(step, encoding="utf-8")
+    (shown,) = re.findall(r"```console\n(.*?)```", page, re.DOTALL)
+    (written,) = set(re.findall(r"int_[a-z2-7]{26}", shown))
+    intent_id, said = "", ""
+    for line in (line for line in shown.splitlines() if line.startswith("$ backstay ")):
+        words = line.replace(written, intent_id).split()[2:]
+        done = shell.run(*(str(tmp_path / word) if word.endswith(".json") else word for word in words))
+        intent_id = intent_id or re.findall(r"int_[a-z2-7]{26}", done.output)[0]
+        said += f"{line}\n{done.output}{done.errors}"
+
+    assert neutral(said) == neutral(shown)
+
+
+def neutral(text: str) -> str:
+    """Words without ids, numbers and times."""
+    return re.sub(r"int_[a-z2-7]{26}|[0-9a-f]{64}|\b[HC]\w{5,}|#\d+|\d{4}-\d\d-\d\dT[\d:.+Z]+|\b\d{5,}\b", "_", text)
+
+
+def test_an_open_intent_is_aborted_and_tells_what_comes_too_late(shell: Shell) -> None:
+    chat = session()
+    opened = shell.run("intent", "open", "trip", "--session", chat, "--json")
+    step = json.loads(freeze_and_debit(chat))["steps"][0]
+
+    added = shell.run("intent", "add", opened.intent_id, "-", "--json", body=json.dumps(step).encode())
+    why = shell.run("why", opened.intent_id)
+    aborted = shell.run("intent", "abort", opened.intent_id, "--json")
+    late = shell.run("intent", "commit", opened.intent_id, "--json")
+
+    assert (opened.exit_code, added.exit_code, aborted.exit_code, late.exit_code) == (0, 0, 0, 1)
+    assert added.data["step"]["state"] == "DONE"
+    assert "the next step, commit or abort" in why.output
+    assert (aborted.data["outcome"], late.data["outcome"]) == ("COMPENSATED", "COMPENSATED")
+
+
 def test_the_operators_commands_answer(shell: Shell) -> None:
     swept = shell.run("sweep", "--json")
     page = shell.run("ledger", "A00000001", "--json")

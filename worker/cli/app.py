@@ -13,7 +13,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from worker import stdio
-from worker.cli import intents, operations, people
+from worker.cli import intents, opening, operations, people
 
 DEBUG_VARIABLE: Final = "BACKSTAY_DEBUG"
 EXIT_FAULT: Final = 70
@@ -42,7 +42,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="A durable saga engine for agents' writes. `backstay up` starts it on this machine; `backstay demo` shows it.",
 )
-app.add_typer(intents.app, name="intent")
+app.add_typer(opening.app, name="intent")
 app.command()(intents.why)
 app.command()(intents.key)
 app.command()(intents.plan)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from worker.cli.render import View
     from worker.door import Door
     from worker.messages import Messages
+    from worker.opening import Openings
     from worker.settings import Settings
     from worker.telemetry import Tracing
 
@@ -114,6 +115,12 @@ class Session:
             door = Door.of(await self.client(), await self.engine(), self.settings)
             self._door = await self._stack.enter_async_context(door)
         return self._door
+
+    async def openings(self) -> "Openings":
+        """Open the door to open intents."""
+        from worker.opening import Openings  # noqa: PLC0415 - as above
+
+        return Openings(await self.door(), await self.database())
 
     async def messages(self) -> "Messages":
         """Speak to running sagas."""

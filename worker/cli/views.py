@@ -8,9 +8,9 @@ from contracts import table
 from contracts.base import JsonObject
 from contracts.checks import Check, Verdict
 from contracts.drawing import mermaid, svg
-from contracts.envelope import Envelope
+from contracts.envelope import Envelope, StepReport
 from contracts.proof import Proof
-from worker.cli.render import Node, Table, View, clean, exactly, facts, money, pairs, saga
+from worker.cli.render import Node, Table, View, clean, exactly, facts, money, pairs, saga, step
 
 
 def intent(envelope: Envelope) -> Iterable[View]:
@@ -86,6 +86,24 @@ def message(envelope: Envelope) -> Iterable[View]:
     yield f"{found['message']}  (outcome now: {found['outcome']})"
     if envelope.meta.poll_after_ms is not None:
         yield f"next: backstay intent show {envelope.meta.intent_id}"
+
+
+def opened(envelope: Envelope) -> Iterable[View]:
+    """Show an open intent, and how steps are added."""
+    yield saga(envelope)
+    if envelope.error is None:
+        intent_id = envelope.meta.intent_id
+        yield f"next: backstay intent add {intent_id} FILE, then backstay intent commit {intent_id} (or abort)"
+
+
+def added(envelope: Envelope) -> Iterable[View]:
+    """Show a step that was added, with its output; or how the intent ended that took none."""
+    if envelope.error is not None:
+        yield saga(envelope)
+        return
+    found = data(envelope)
+    yield found["message"]
+    yield step(StepReport.model_validate(found["step"]))
 
 
 def outlook(envelope: Envelope) -> Iterable[View]:
