@@ -161,6 +161,7 @@ async def audited(
 
     Where it has to wait for a lock nothing was decided: only its place in the queue is committed.
     """
+    refused: SagaError
     try:
         return await work()
     except LockedError as error:

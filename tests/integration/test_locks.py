@@ -14,6 +14,7 @@ from contracts.risk import Policy
 from tests.support.lockers import ANNA, BORIS, CHLOE, claim, create_books, find, found_by, lockers_pack, share
 from tests.support.sagas import BOUND_SECONDS, Handle, Sagas, outcome, request, resolution, serve
 from tests.support.samples import Behaviour
+from worker.door import Door
 from worker.settings import Settings
 from worker.sweep import Sweep
 
@@ -263,12 +264,12 @@ async def test_a_run_that_is_ended_from_outside_holds_its_books_until_its_intent
     handle = await sagas.start(request(claim("changed", ANNA), find("hold", ANNA), claim("planned", BORIS)))
     await gate.arrived()
     await handle.terminate("a test")
-    gate.open()
 
     assert held(sagas) == {ANNA: ["EXCLUSIVE"], BORIS: ["EXCLUSIVE"]}
     assert error(await sagas.run(claim("blocked", BORIS))) is Reason.RESOURCE_LOCKED
     settings = Settings.load(database_url=sagas.database_url, task_queue=sagas.task_queue)
     swept = await Sweep(sagas.client, sagas.engine.database, settings).run()
+    gate.open()
     assert len(swept.adopted) == 1
     assert held(sagas) == {ANNA: ["EXCLUSIVE"]}
 
@@ -285,9 +286,9 @@ async def test_an_adopted_intent_that_goes_forward_takes_again_what_it_gave_up(s
     handle = await sagas.start(request(claim("changed", ANNA), find("hold", ANNA), claim("planned", BORIS)))
     await gate.arrived()
     await handle.terminate("a test")
-    gate.open()
     settings = Settings.load(database_url=sagas.database_url, task_queue=sagas.task_queue)
     await Sweep(sagas.client, sagas.engine.database, settings).run()
+    gate.open()
     again: Handle = sagas.client.get_workflow_handle(handle.id)
     sagas.handles.append(again)
     await sagas.waiting(again)
@@ -339,3 +340,24 @@ async def test_unlocking_what_nobody_holds_or_another_tenants_changes_nothing(sa
 
     release.set()
     assert outcome(await sagas.result(handle)) == COMMITTED
+
+
+async def test_why_shows_who_holds_what_and_the_command_that_takes_it_away(sagas: Sagas) -> None:
+    first, release = await holder(sagas, ANNA)
+    second = await sagas.start(request(claim("second", ANNA)))
+    await waiting(sagas, 1)
+    third = await sagas.start(request(claim("third", ANNA)))
+    await waiting(sagas, 2)
+    settings = Settings.load(database_url=sagas.database_url, task_queue=sagas.task_queue)
+    ids = [(await sagas.status(handle)).meta.intent_id or "" for handle in (second, third)]
+
+    async with Door.of(sagas.client, sagas.engine, settings) as door:
+        outlooks = [await door.why("bank", intent_id) for intent_id in ids]
+
+    release.set()
+    holding = (await sagas.result(first)).meta.intent_id
+    has_it = f"book:{ANNA}: {holding} holds it EXCLUSIVE (by agent for customer)"
+    asked = f"book:{ANNA}: {ids[0]} asked before, EXCLUSIVE (by agent for customer)"
+    assert [outlook.blocked_by for outlook in outlooks] == [has_it, f"{has_it}; {asked}"]
+    assert f"backstay unlock book:{ANNA}" in [option.command for option in outlooks[0].options]
+    assert [outcome(await sagas.result(handle)) for handle in (second, third)] == [COMMITTED] * 2
