@@ -27,8 +27,8 @@ class _Commands(TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ANN401, ARG002 - typer does not export its context's type
         order = (
-            "intent why key plan approvals approve deny parked resolve unlock sweep check tools ledger worker bank db up"
-            " down demo"
+            "intent why key plan approvals approve deny parked resolve unlock sweep check tools ledger worker bank db"
+            " up down demo"
         )
         return [name for name in order.split() if name in self.commands]
 
