@@ -3,15 +3,19 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 from temporalio.client import Client
 
 from activities import locks
+from activities.tool import Pack, RemoteTool
 from contracts.envelope import Envelope
 from contracts.reasons import Reason
 from contracts.risk import Policy
-from tests.support.lockers import ANNA, BORIS, CHLOE, claim, create_books, find, found_by, lockers_pack, share
+from contracts.tool import LockMode
+from tests.support.courier import SHIP, bring_back, courier, look, ship
+from tests.support.lockers import ANNA, BORIS, CHLOE, book_use, claim, create_books, find, found_by, lockers_pack, share
 from tests.support.sagas import BOUND_SECONDS, Handle, Sagas, outcome, request, resolution, serve
 from tests.support.samples import Behaviour
 from worker.door import Door
@@ -24,10 +28,12 @@ SHARERS = 4
 
 
 @asynccontextmanager
-async def lockers(client: Client, database_url: str, task_queue: str, policy: Policy) -> AsyncGenerator[Sagas]:
-    """Serve the pack of books; its handlers do what the sagas' behaviour says."""
+async def lockers(
+    client: Client, database_url: str, task_queue: str, policy: Policy, *packs: Pack
+) -> AsyncGenerator[Sagas]:
+    """Serve the pack of books, and others besides; its handlers do what the sagas' behaviour says."""
     behaviour = Behaviour()
-    async with serve(client, database_url, task_queue, policy, packs=(lockers_pack(behaviour),)) as served:
+    async with serve(client, database_url, task_queue, policy, packs=(lockers_pack(behaviour), *packs)) as served:
         create_books(database_url)
         served.behaviour = behaviour
         yield served
@@ -361,3 +367,27 @@ async def test_why_shows_who_holds_what_and_the_command_that_takes_it_away(sagas
     assert [outlook.blocked_by for outlook in outlooks] == [has_it, f"{has_it}; {asked}"]
     assert f"backstay unlock book:{ANNA}" in [option.command for option in outlooks[0].options]
     assert [outcome(await sagas.result(handle)) for handle in (second, third)] == [COMMITTED] * 2
+
+
+async def test_nothing_is_sent_anywhere_before_its_lock_is_had(
+    temporal_client: Client, database_url: str, task_queue: str
+) -> None:
+    hand = RemoteTool(
+        contract=replace(SHIP, name="hand_sample_parcel", resources=(book_use("book_id", LockMode.EXCLUSIVE),)),
+        execute=ship,
+        lookup=look,
+        compensate=bring_back,
+    )
+    pack = Pack(name="hands", tools=(hand,))
+    arguments = {"receiver": "hand", "weight_grams": 500, "book_id": ANNA}
+    async with courier() as office, lockers(temporal_client, database_url, task_queue, Policy(), pack) as sagas:
+        first, release = await holder(sagas, ANNA)
+        second = await sagas.start(request({"step_id": "hand", "tool": "hand_sample_parcel", "arguments": arguments}))
+        await waiting(sagas, 1)
+
+        assert office.asked("send", "hand") == []
+        assert sagas.rows("select 1 from backstay.attempts") == []
+        release.set()
+
+        assert outcome(await sagas.result(first)) == outcome(await sagas.result(second)) == COMMITTED
+        assert len(office.asked("send", "hand")) == 1

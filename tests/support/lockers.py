@@ -71,6 +71,7 @@ def lockers_pack(behaviour: Behaviour) -> Pack:
         tools=(
             Tool(contract=locking("claim_sample_book", LockMode.EXCLUSIVE), execute=write, compensate=strike),
             Tool(contract=locking("share_sample_book", LockMode.SHARED), execute=write, compensate=strike),
+            Tool(contract=locking("trust_sample_book", LockMode.NONE), execute=write, compensate=strike),
             Tool(contract=FIND, execute=find),
         ),
     )
@@ -82,7 +83,8 @@ def _description(does: str) -> Description:
     )
 
 
-def _use(argument: str, lock: LockMode) -> ResourceUse:
+def book_use(argument: str, lock: LockMode) -> ResourceUse:
+    """Declare that an argument names a book, which is locked so."""
     return ResourceUse(
         argument=argument, kind="book", access=Access.READ, states=frozenset({"OPEN", "SHUT"}), lock=lock
     )
@@ -99,7 +101,7 @@ def locking(name: str, mode: LockMode, *, may_refuse: bool = True) -> ToolContra
         output=SampleBook,
         may_refuse=may_refuse,
         reasons=(Reason.WRONG_STATE,) if may_refuse else (),
-        resources=(_use("book_id", mode), _use("other_id", mode)),
+        resources=(book_use("book_id", mode), book_use("other_id", mode)),
         compensates_by="The note is struck out.",
         examples=(Example(utterance="Take it.", arguments={"book_id": ANNA}),),
         owner="tests",
@@ -114,7 +116,7 @@ FIND: Final = ToolContract(
     input=SampleBook,
     output=SampleBook,
     reasons=(Reason.WRONG_STATE,),
-    resources=(_use("book_id", LockMode.NONE),),
+    resources=(book_use("book_id", LockMode.NONE),),
     examples=(Example(utterance="Where is it?", arguments={"book_id": ANNA}),),
 )
 
@@ -127,6 +129,11 @@ def claim(step_id: str, book_id: str, **arguments: object) -> JsonObject:
 def share(step_id: str, book_id: str, **arguments: object) -> JsonObject:
     """A step that needs a book to stay as it is."""
     return {"step_id": step_id, "tool": "share_sample_book", "arguments": {"book_id": book_id, **arguments}}
+
+
+def trust(step_id: str, book_id: str, **arguments: object) -> JsonObject:
+    """A step that locks nothing."""
+    return {"step_id": step_id, "tool": "trust_sample_book", "arguments": {"book_id": book_id, **arguments}}
 
 
 def find(step_id: str, book_id: str) -> JsonObject:
