@@ -235,6 +235,28 @@ async def test_taking_away_moves_the_epoch_and_leaves_only_that_lock_behind(rule
     assert await rules.take(key, "x:b", epoch=2) == "TAKEN_AWAY"
 
 
+@pytest.mark.parametrize("at_rest", [True, False])
+async def test_taking_away_from_one_whose_steps_cannot_land_leaves_its_epoch(rules: Rules, *, at_rest: bool) -> None:
+    key, other = rules.intent(), rules.intent()
+    assert await rules.take(key, "x:a", "x:b") == "HELD"
+    for step in ("step", "other"):
+        rules.sql(
+            "insert into backstay.effects (step_key, intent_key, step_id, tool, direction, state, argument_digest,"
+            " arguments, epoch) values (%s, %s, %s, 't', 'execute', 'LANDED', '', '{}', 1)",
+            *(f"{key}/{step}/execute", key, step),
+        )
+    change = "parked_reason = 'r', parked_since = now()" if at_rest else "phase = 'CLOSING'"
+    rules.sql(f"update backstay.intents set {change} where intent_key = %s", key)  # noqa: S608 - from above
+
+    taken = await unlock(rules.database, "a", tenant="bank", operator="operator", reason="")
+
+    assert [row["epoch"] for row in taken] == [1]
+    assert rules.held(key) == ["x:b"]
+    assert await rules.take(other, "x:a") == "HELD"
+    rules.sql("update backstay.intents set phase = 'ADMITTED', parked_reason = null, parked_since = null")
+    assert await rules.take(key, "x:b") == "TAKEN_AWAY"
+
+
 async def test_an_intent_that_has_rested_may_ask_again_for_what_was_taken_away(rules: Rules) -> None:
     key = rules.intent()
     assert await rules.take(key, "x:a") == "HELD"

@@ -264,6 +264,19 @@ async def test_a_parked_intent_keeps_what_it_may_have_changed_and_gives_the_rest
     assert outcome(await impatient.run(claim("taken", ANNA))) == COMMITTED
 
 
+async def test_what_is_taken_from_a_parked_intent_is_free_and_its_operator_is_heard_as_before(sagas: Sagas) -> None:
+    sagas.behaviour.refuse("no")
+    sagas.behaviour.refuse("undo:changed")
+    handle = await sagas.start(request(claim("changed", ANNA), claim("no", CHLOE)))
+    await sagas.waiting(handle)
+
+    await locks.unlock(sagas.engine.database, f"book:{ANNA}", tenant="bank", operator="operator", reason="")
+
+    assert outcome(await sagas.run(claim("taken", ANNA))) == COMMITTED
+    assert (await sagas.update(handle, "resolve", resolution("skip", "changed"))).accepted
+    assert outcome(await sagas.result(handle))[0] == "COMPENSATED"
+
+
 async def test_a_run_that_is_ended_from_outside_holds_its_books_until_its_intent_has_ended(impatient: Sagas) -> None:
     sagas = impatient
     gate = sagas.behaviour.hold("hold")

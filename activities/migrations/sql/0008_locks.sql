@@ -123,33 +123,34 @@ end $$;
 revoke execute on function take_locks from public;
 grant execute on function take_locks to backstay_app;
 
--- Take an object away from whoever holds it. The intent's epoch moves on and this lock stays behind: whatever the saga
--- is about to write is refused from here on, its other locks go with it.
+-- Take an object away from whoever holds it. Where a step may be on its way the intent's epoch moves on, and this lock
+-- stays behind: whatever the saga is about to write is refused from here on, its other locks go with it. Where none
+-- lands anyway (it closes, or rests) only the lock goes back behind the epoch. Either way the next step is refused.
 create function take_away(resource_ text, tenant_ text, operator_ text, reason_ text)
 returns table (intent_id text, mode text, phase text, parked text, epoch integer)
 language plpgsql security definer set search_path = pg_catalog as $$
 #variable_conflict use_column
 declare
     held_ record;
-    epoch_ integer;
+    intent_ record;
 begin
     for held_ in
-        select c.intent_key, c.intent_id, c.agent, c.principal, c.phase, c.parked_reason, c.epoch,
-            min(c.mode) as mode from backstay.counting_locks c
+        select c.intent_key, c.epoch, min(c.mode) as mode from backstay.counting_locks c
         where c.resource = resource_ and c.tenant = tenant_ and c.is_held
-        group by c.intent_key, c.intent_id, c.agent, c.principal, c.phase, c.parked_reason, c.epoch
-        order by c.intent_key
+        group by c.intent_key, c.epoch order by c.intent_key
     loop
-        update backstay.intents i set epoch = i.epoch + 1
+        update backstay.intents i
+        set epoch = i.epoch + case when i.phase = 'ADMITTED' and i.parked_reason is null then 1 else 0 end
         where i.intent_key = held_.intent_key and i.epoch = held_.epoch and i.final_at is null
-        returning i.epoch into epoch_;
+        returning i.* into intent_;
         continue when not found;
-        update backstay.locks l set epoch = epoch_
-        where l.intent_key = held_.intent_key and l.epoch = held_.epoch and l.resource <> resource_;
-        perform backstay.append_audit('unlocked', tenant_, held_.intent_key, null, null, held_.agent,
-            held_.principal, operator_, null, null, null, null, jsonb_build_object(
-                'resource', resource_, 'mode', held_.mode, 'epoch', epoch_, 'reason', reason_)::text);
-        return query select held_.intent_id, held_.mode, held_.phase, held_.parked_reason, epoch_;
+        update backstay.locks l
+        set epoch = case when l.resource = resource_ then intent_.epoch - 1 else intent_.epoch end
+        where l.intent_key = held_.intent_key and l.epoch = held_.epoch;
+        perform backstay.append_audit('unlocked', tenant_, held_.intent_key, null, null, intent_.agent,
+            intent_.principal, operator_, null, null, null, null, jsonb_build_object(
+                'resource', resource_, 'mode', held_.mode, 'epoch', intent_.epoch, 'reason', reason_)::text);
+        return query select intent_.intent_id, held_.mode, intent_.phase, intent_.parked_reason, intent_.epoch;
     end loop;
 end $$;
 revoke execute on function take_away from public;
