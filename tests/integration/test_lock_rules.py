@@ -282,7 +282,7 @@ async def test_no_role_of_the_engine_writes_locks_but_by_their_functions(rules: 
 
     for statement in ("update backstay.locks set is_held = false", "delete from backstay.locks"):
         with pytest.raises(InsufficientPrivilege):
-            await rules.database.one(statement)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+            await rules.database.one(statement)  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
