@@ -88,6 +88,16 @@ def message(envelope: Envelope) -> Iterable[View]:
         yield f"next: backstay intent show {envelope.meta.intent_id}"
 
 
+def unlocked(envelope: Envelope) -> Iterable[View]:
+    """Show from whom an object was taken."""
+    found = data(envelope)
+    if not found["taken_from"]:
+        yield f"Nobody held {found['resource']}."
+    for line in found["taken_from"]:
+        yield f"{found['resource']} was taken from {line['intent_id']}, which held it {line['mode']}."
+        yield f"next: backstay why {line['intent_id']}"
+
+
 def outlook(envelope: Envelope) -> Iterable[View]:
     """Show why an intent stands where it stands."""
     found = data(envelope)
