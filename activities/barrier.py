@@ -15,12 +15,14 @@ from pydantic import BaseModel, ValidationError
 from activities import audit
 from activities.database import Database, Row, Transaction
 from activities.late import asked_digest
+from activities.locks import LockedError, queue_up, take_locks
 from activities.standing import caller_of, check_owner, plan_of
 from activities.tool import AnyRemoteTool, AnyTool, StepContext
 from contracts.base import JsonObject
 from contracts.binding import fills
 from contracts.errors import Phase, SagaError
 from contracts.keys import canonical_json, digest, digest_of
+from contracts.locks import asks_again_after
 from contracts.plan import Plan, PlannedStep
 from contracts.problems import field_problems
 from contracts.reasons import Reason
@@ -141,8 +143,8 @@ async def execute_step(database: Database, tool: AnyTool, call: StepCall) -> Ste
     """Land a step once, or answer what its key already says.
 
     Raises SagaError: the tool's refusal, SUPERSEDED, RUN_STALE, INTENT_PARKED, KEY_REUSED, MISMATCH, KILL_SWITCH_ON,
-    DEADLINE_EXCEEDED, APPROVAL_MISSING; transient: IN_PROGRESS, DEPENDENCY_DOWN. After any of them nothing of
-    this step is in the database but one audit row of the refusal.
+    DEADLINE_EXCEEDED, APPROVAL_MISSING, RESOURCE_LOCKED; transient: IN_PROGRESS, DEPENDENCY_DOWN. After any of them
+    nothing of this step is in the database but one audit row of the refusal, or its place in a queue.
     """
 
     async def work(transaction: Transaction) -> StepResult:
@@ -156,9 +158,17 @@ async def execute_step(database: Database, tool: AnyTool, call: StepCall) -> Ste
 async def audited(
     database: Database, work: Callable[[], Awaitable[T]], contract: AnyContract, call: StepCall | CompensateCall
 ) -> T:
-    """Do `work`; when it refuses, everything of it is gone and one audit row is committed before the answer."""
+    """Do `work`; when it refuses, everything of it is gone and one audit row is committed before the answer.
+
+    Where it has to wait for a lock nothing was decided: only its place in the queue is committed.
+    """
+    refused: SagaError
     try:
         return await work()
+    except LockedError as error:
+        refused = await queue_up(database, error)
+        if asks_again_after(refused.info) is not None:
+            raise refused from None
     except SagaError as error:
         refused = error
 
@@ -241,6 +251,7 @@ async def _land(transaction: Transaction, tool: AnyTool, call: StepCall) -> Step
         return await stored(transaction, call, standing)
     plan = plan_of(standing["plan"])
     asked = await asked_digest(transaction, planned, call, standing)
+    await take_locks(transaction, plan, call)
     decision_id = await spend_approval(transaction, call, asked, plan) if asked is not None else None
     context = context_of(standing, call, call.step_key, standing["transaction_id"])
     output: BaseModel = await tool.execute(transaction, arguments, context)

@@ -14,7 +14,7 @@ import structlog
 from pydantic import BaseModel
 from temporalio import activity
 from temporalio.client import WorkflowExecutionStatus
-from temporalio.exceptions import ApplicationError
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from temporalio.service import RPCError, RPCStatusCode
 
 from activities.adding import Adding
@@ -32,6 +32,7 @@ from activities.sightings import look_up_step
 from activities.tool import AnyRemoteTool, AnyTool, Pack, RemoteTool
 from contracts import opening, saga
 from contracts.errors import SagaError
+from contracts.locks import asks_again_after
 from contracts.reasons import Reason
 from contracts.registry import Registry
 from contracts.risk import DEFAULT_POLICY, Policy
@@ -44,14 +45,16 @@ log = structlog.get_logger(__name__)
 
 
 def to_application_error(error: SagaError) -> ApplicationError:
-    """Carry our reason over the wire; Temporal matches retries on `type`."""
+    """Carry our reason over the wire; Temporal matches retries on `type`, and logs no trace of what only waits."""
     wait = error.info.details.get("retry_after_seconds")
+    only_waits = asks_again_after(error.info) is not None
     return ApplicationError(
         str(error),
         error.info.model_dump(mode="json"),
         type=error.reason.value,
         non_retryable=not error.reason.is_transient,
         next_retry_delay=timedelta(seconds=wait) if wait else None,
+        category=ApplicationErrorCategory.BENIGN if only_waits else ApplicationErrorCategory.UNSPECIFIED,
     )
 
 

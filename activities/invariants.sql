@@ -236,6 +236,13 @@ where step ->> 'step_id' = e.step_id and step ->> 'dispatch' = 'REMOTE' and e.st
 select intent_id as subject, format('answers %s, but its phase is %s', report::jsonb ->> 'outcome', phase) as detail
 from backstay.intents where report is not null and report::jsonb ->> 'outcome' is distinct from phase;
 
+-- name: 3m locks_do_not_conflict
+-- No two open intents hold one object in modes that do not go together.
+select a.resource as subject, format('%s by %s, %s by %s', a.mode, a.intent_id, b.mode, b.intent_id) as detail
+from backstay.counting_locks a
+join backstay.counting_locks b on b.resource = a.resource and b.intent_key > a.intent_key
+where a.is_held and b.is_held and 'EXCLUSIVE' in (a.mode, b.mode);
+
 -- name: 4a compensated_steps_stay_down
 -- Where a compensation landed, its step is compensated or fenced: it is not live and can never land.
 select c.step_key as subject, format('compensated, but its step is %s', coalesce(e.state, 'absent')) as detail
@@ -358,20 +365,20 @@ where altered or unchained and intent_key is not null;
 -- not yet: 6 the head of the audit log, kept outside the database (part C)
 
 -- name: 6e append_only_for_the_app
--- The role that works can neither edit nor delete what must stay, writes audit rows and decisions by their functions
--- only, and nobody else writes.
+-- The role that works can neither edit nor delete what must stay, writes audit rows, decisions and locks by their
+-- functions only, and nobody else writes.
 select format('%s on %s', privilege, name) as subject, format('granted to %s', grantee) as detail
 from (values ('backstay_app'), ('backstay_readonly')) as r (grantee)
 cross join (values ('backstay.audit_log'), ('backstay.decisions'), ('backstay.approval_consumptions'),
     ('backstay.resolutions'), ('backstay.effects'), ('backstay.intents'), ('ledger.movements'), ('ledger.holds'),
-    ('ledger.captures'), ('ledger.accounts')) as t (name)
+    ('ledger.captures'), ('ledger.accounts'), ('backstay.locks')) as t (name)
 cross join (values ('UPDATE'), ('DELETE'), ('TRUNCATE'), ('INSERT')) as p (privilege)
 where case privilege
     when 'UPDATE' then has_any_column_privilege(grantee, name, 'UPDATE') and (grantee = 'backstay_readonly' or name in
         ('backstay.audit_log', 'backstay.decisions', 'backstay.approval_consumptions', 'backstay.resolutions',
-            'ledger.movements'))
+            'ledger.movements', 'backstay.locks'))
     when 'INSERT' then has_any_column_privilege(grantee, name, 'INSERT') and (grantee = 'backstay_readonly' or name in
-        ('backstay.audit_log', 'backstay.decisions', 'ledger.accounts'))
+        ('backstay.audit_log', 'backstay.decisions', 'ledger.accounts', 'backstay.locks'))
     else has_table_privilege(grantee, name, privilege) end;
 
 -- name: 6f effects_are_as_they_were_noted

@@ -38,6 +38,7 @@ from activities.barrier import (
 )
 from activities.database import Database, Row, Transaction
 from activities.late import asked_digest
+from activities.locks import take_locks
 from activities.sightings import look_up_step
 from activities.standing import plan_of
 from activities.tool import AnyRemoteTool, NotSentError, OutcomeUnknownError
@@ -129,6 +130,7 @@ async def _begin(
     planned = planned_step(standing, tool, call)
     attempt = await attempt_of(transaction, contract, call.step_key, lock=True)
     if standing["transaction_id"] is not None and attempt is not None:
+        await take_locks(transaction, plan_of(standing["plan"]), call)
         if (asked := await asked_digest(transaction, planned, call, standing)) is not None:
             await spend_approval(transaction, call, asked, plan_of(standing["plan"]))
         sent = _sent(standing, attempt, started, sends=1, is_clear=True)
@@ -140,6 +142,8 @@ async def _begin(
         if attempt["state"] in UNDECIDED and not again:
             return None
         await _check_again(transaction, tool, call, standing, attempt)
+        if attempt["state"] not in UNDECIDED:
+            await take_locks(transaction, plan_of(standing["plan"]), call)
         await send_again(transaction, contract, attempt, call.claim.epoch)
         is_clear = attempt["state"] not in UNDECIDED
         sent = _sent(standing, attempt, started, sends=attempt["sends"] + 1, is_clear=is_clear)

@@ -7,6 +7,7 @@ from contracts.base import JsonObject, Record
 from contracts.intent import Caller
 from contracts.keys import digest, execute_key
 from contracts.late import late_sources
+from contracts.locks import Lock, PlannedLock, locks_of
 from contracts.risk import LEVELS
 from contracts.tool import Dispatch, Duty, SideEffect
 
@@ -29,6 +30,7 @@ class PlannedStep(Record):
     resources: tuple[str, ...] = ()
     patience_seconds: int = 0
     cancel_by_key: bool = False
+    locks: tuple[PlannedLock, ...] = ()
     late: tuple[str, ...] = ()
     """Arguments that are graded when they are known: until then level and duty are the least that they can be."""
 
@@ -69,6 +71,7 @@ class Plan(Record):
     compensation_backoff_max_seconds: int
     proof_digest: str | None = None
     """Which proof was found for it: whoever approves the plan's digest approves that proof. None: older than proofs."""
+    lock_wait_seconds: int = 30
     opened: bool = False
     """True when its steps were not known at admission: it grows until it is sealed."""
     sealed: bool = False
@@ -144,6 +147,15 @@ class Plan(Record):
     def is_remote(self) -> bool:
         """True when the outcome of a step may be unknown."""
         return any(step.is_remote for step in self.steps)
+
+    @cached_property
+    def needs_locks(self) -> bool:
+        """True when a step locks something."""
+        return any(step.locks for step in self.steps)
+
+    def locks_for(self, step_id: str, arguments: JsonObject) -> tuple[Lock, ...]:
+        """All that must be held when a step writes: what the plan names outright, and what its bindings came to."""
+        return locks_of({step.step_id: step.locks for step in self.steps}, step_id, arguments)
 
     @cached_property
     def dependents(self) -> dict[str, frozenset[str]]:

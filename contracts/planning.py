@@ -14,6 +14,7 @@ from contracts.errors import Phase, SagaError
 from contracts.graph import ancestors_of
 from contracts.intent import Caller, OpenIntent, binding_of
 from contracts.late import DRAWING, makes
+from contracts.locks import PlannedLock, planned_locks
 from contracts.objects import argument
 from contracts.plan import Plan, PlannedStep
 from contracts.proposal import Proposal, ProposedStep
@@ -41,6 +42,8 @@ class ObjectState:
     available_cents: int | None
     limit_cents: int | None
     draws_on_tenant: bool = False
+    within: str | None = None
+    """`kind:id` of the object that it is part of: whoever locks the part locks the whole."""
 
 
 Objects = Mapping[str, ObjectState]
@@ -70,6 +73,7 @@ def plan_for(
         proof_digest=proposal.proof.digest,
         opened=(opened := isinstance(proposal.intent, OpenIntent)),
         inactivity_seconds=policy.open_inactivity_seconds if opened else 0,
+        lock_wait_seconds=policy.lock_wait_seconds,
     )
     for step in plan.steps:
         check_askable(step.step_id, step.duty, step.because)
@@ -175,6 +179,7 @@ class _World:
             cancel_by_key=contract.cancel_by_key,
             resources=step.resources,
             late=step.late,
+            locks=self._locks(step),
         )
 
     def inputs(
@@ -198,6 +203,23 @@ class _World:
         crossings = [self._use(step, use) for use in step.contract.resources]
         self._spend(step)
         return crossings if step.step_id == of else []
+
+    def _locks(self, step: ProposedStep) -> tuple[PlannedLock, ...]:
+        """What a step locks: its objects, and what they are part of."""
+        whole = {name: known.within for name, known in self._objects.items() if known.within is not None}
+        named = {use.argument: argument(step, use.argument) for use in step.contract.resources}
+        locks = planned_locks(step.contract.resources, named, whole)
+        bound = [lock.argument for lock in locks if lock.argument is not None]
+        late = [name for name in bound if self._maker(step, name) is None]
+        if late and not step.contract.may_refuse:
+            raise SagaError(
+                Reason.PLAN_UNSOUND,
+                f"Step {step.step_id!r} cannot refuse, and binds {', '.join(late)}, which it locks: somebody else may"
+                " have it by then; say it outright, so that it is locked before the first write.",
+                details={"step_id": step.step_id, "bound": late},
+                phase=Phase.VALIDATION,
+            )
+        return locks
 
     def _use(self, step: ProposedStep, use: ResourceUse) -> "_Crossing":
         """Check one object and leave it in its next state; tell whose it is besides the principal's."""

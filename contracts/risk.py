@@ -26,6 +26,7 @@ class Policy:
     approval_valid_seconds: int = 3_600
     compensation_attempts_max: int = 10
     compensation_backoff_max_seconds: int = 60
+    lock_wait_seconds: int = 30
 
     @property
     def digest(self) -> str:

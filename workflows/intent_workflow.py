@@ -266,7 +266,7 @@ class IntentWorkflow(Growing):
         match command:
             case do.Execute():
                 await pause(command.after_seconds)
-                self._take(await self._execute(command))
+                self._take(self._overtaken(command) or await self._execute(command))
             case do.Grade():
                 self._take(await self._grade(command))
             case do.Lookup():
@@ -307,6 +307,13 @@ class IntentWorkflow(Growing):
             if isinstance(command, do.Admit):
                 return on.Rejected(error.info)
             raise
+
+    def _overtaken(self, command: do.Execute) -> on.Event | None:
+        """Leave a step out that has rested while the saga turned back: it has not begun."""
+        if command.after_seconds == 0 or self._state.cause is Cause.NONE or self._state.past_pivot:
+            return None
+        error = SagaError(Reason.SUPERSEDED, f"Step {command.step_id!r} had not begun when the intent was stopped.")
+        return on.StepRefused(command.step_id, error.info)
 
     async def _execute(self, command: do.Execute) -> on.Event:
         step = self._state.known_plan.by_id[command.step_id]

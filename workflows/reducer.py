@@ -11,6 +11,7 @@ from typing import Final
 
 from contracts.envelope import Cause, IntentReport, Outcome, StepState
 from contracts.errors import ErrorInfo, SagaError
+from contracts.locks import asks_again_after
 from contracts.reasons import Reason
 from contracts.saga import (
     Ask,
@@ -233,6 +234,8 @@ def _refused(state: State, step_id: str, error: ErrorInfo) -> Advance:
     """
     if error.code in (Reason.RUN_STALE, Reason.INTENT_PARKED):
         return _go_on(replace(state.with_step(step_id, state=StepState.PLANNED, is_looking=False), stale=True))
+    if (seconds := asks_again_after(error)) is not None:  # nothing was written: it keeps its place in the queue
+        return _go_on(state.with_step(step_id, state=StepState.PLANNED, wait_seconds=seconds))
     if state.steps[step_id].is_looking:  # the lookup itself has no answer, and never will
         return _go_on(state.with_step(step_id, is_looking=False, is_over=True, looked_closing=True, error=error))
     if error.code is Reason.KILL_SWITCH_ON and state.stage is Stage.FORWARD and state.past_pivot:

@@ -528,3 +528,30 @@ def test_up_gives_every_command_its_servers_and_down_takes_them_away(stack: Loca
     assert (again.exit_code, up.data["temporal_address"] in again.output) == (0, True)
     assert (down.exit_code, set(down.data["stopped"])) == (0, {"postgres", "temporal", "bank", "worker"})
     assert (nothing.exit_code, nothing.output) == (0, "nothing was running\n")
+
+
+def test_unlock_takes_an_object_from_its_holder_and_who_waited_goes_on(shell: Shell) -> None:
+    shell.sql("select ledger.open_account('A20000001', 'demo-bank', 'anna', 'CURRENT', 'EUR')")
+    holder = shell.posted(amount_cents=GATED_CENTS).intent_id
+    shell.sql(
+        "insert into backstay.locks (resource, intent_key, mode, is_held, epoch, ticket, step_ids)"  # noqa: S608 - ours
+        " select 'account:A20000001', intent_key, 'EXCLUSIVE', true, epoch, 0, '{}' from backstay.intents"
+        f" where intent_id = '{holder}'"
+    )
+    arguments = {"account_id": "A20000001", "reason_code": "LEGAL_ORDER"}
+    step = {"step_id": "lock", "tool": "lock_customer_account", "arguments": arguments}
+    body = json.dumps({"protocol": 1, "session_id": session(), "steps": [step]}).encode()
+    waiting = shell.run("intent", "post", "-", "--json", "--wait", "2", body=body)
+    why = shell.run("why", waiting.intent_id)
+
+    nobody = shell.run("unlock", "account:A20000009")
+    taken = shell.run("unlock", "account:A20000001", "--reason", "it hangs", "--json")
+
+    assert waiting.exit_code == 3
+    blocked = f"blocked by: account:A20000001: {holder} holds it EXCLUSIVE (by robot for anna)"
+    assert blocked in why.output
+    assert (nobody.exit_code, nobody.output) == (0, "Nobody held account:A20000009.\n")
+    assert taken.data["taken_from"] == [
+        {"intent_id": holder, "mode": "EXCLUSIVE", "phase": "ADMITTED", "parked": None, "epoch": 2}
+    ]
+    assert shown_once(shell, waiting.intent_id, code=0).data["outcome"] == "COMMITTED"

@@ -118,6 +118,8 @@ class Reader:
     _graded: set[str] = field(default_factory=set[str])
     _calls: dict[int, _Call] = field(default_factory=dict[int, _Call])
     _asking: bool = False
+    _rests: set[str] = field(default_factory=set[str])
+    """Timers of steps that wait for something; those of people have a summary."""
     _resolutions: list[saga.Resolution] = field(default_factory=list[saga.Resolution])
 
     def through(self, history: Iterable[HistoryEvent]) -> Read:
@@ -157,6 +159,10 @@ class Reader:
                 if fields[saga.SEARCH_STATE].data == ASKING:
                     self._asking = True
                     self.read.shown.append(Shown("ask"))
+            case Kind.EVENT_TYPE_TIMER_STARTED if not event.user_metadata.summary.data:
+                self._rests.add(event.timer_started_event_attributes.timer_id)
+            case Kind.EVENT_TYPE_TIMER_FIRED if event.timer_fired_event_attributes.timer_id in self._rests:
+                self.read.features.add("a step rested")
             case Kind.EVENT_TYPE_TIMER_STARTED:
                 summary = str(json.loads(event.user_metadata.summary.data)).removeprefix(ASKS)
                 if self._asking:

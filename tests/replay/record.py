@@ -38,7 +38,10 @@ HISTORIES: Final = Path(__file__).parent / "histories"
 SOMEBODY: Final = "worker"
 Scene = Callable[[Sagas], Awaitable[Handle]]
 SCENES: Final[dict[str, Scene]] = {}
-POLICIES: Final = {"not_applied_expired": Policy(approval_expiry_seconds=1)}
+POLICIES: Final = {
+    "not_applied_expired": Policy(approval_expiry_seconds=1),
+    "not_applied_locked": Policy(lock_wait_seconds=1),
+}
 
 
 def scene(function: Scene) -> Scene:
@@ -313,6 +316,40 @@ async def interrupted_then_closed(sagas: Sagas) -> Handle:
 async def interrupted_then_forwarded(sagas: Sagas) -> Handle:
     """Adopted, then finished."""
     return await _interrupted(sagas, "forward")
+
+
+def _lock(reason_code: str) -> dict[str, Any]:
+    arguments = {"account_id": "A00000001", "reason_code": reason_code}
+    return {"step_id": "lock", "tool": "lock_customer_account", "arguments": arguments}
+
+
+async def _behind_a_holder(sagas: Sagas) -> tuple[Handle, Callable[[], None]]:
+    """Start a saga that waits for an account that another one has locked; returns it, and what ends the other."""
+    gate = sagas.behaviour.hold("hold")
+    sagas.behaviour.refuse("hold")
+    await sagas.start(request(freeze_and_debit()[0], look("hold"), _lock("LEGAL_ORDER")))
+    await gate.arrived()
+    handle = await sagas.start(request(_lock("SUSPECTED_FRAUD")))
+    while not sagas.rows("select 1 from backstay.counting_locks where not is_held"):  # noqa: ASYNC110 - rows tell
+        await asyncio.sleep(0.02)
+    return handle, gate.open
+
+
+@scene
+async def committed_after_waiting_for_a_lock(sagas: Sagas) -> Handle:
+    """Its first step rested until another saga had ended."""
+    handle, release = await _behind_a_holder(sagas)
+    release()
+    await sagas.result(handle)
+    return handle
+
+
+@scene
+async def not_applied_locked(sagas: Sagas) -> Handle:
+    """It waited as long as it might."""
+    handle, _ = await _behind_a_holder(sagas)
+    await sagas.result(handle)
+    return handle
 
 
 @scene

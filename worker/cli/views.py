@@ -106,6 +106,16 @@ def added(envelope: Envelope) -> Iterable[View]:
     yield step(StepReport.model_validate(found["step"]))
 
 
+def unlocked(envelope: Envelope) -> Iterable[View]:
+    """Show from whom an object was taken."""
+    found = data(envelope)
+    if not found["taken_from"]:
+        yield f"Nobody held {found['resource']}."
+    for line in found["taken_from"]:
+        yield f"{found['resource']} was taken from {line['intent_id']}, which held it {line['mode']}."
+        yield f"next: backstay why {line['intent_id']}"
+
+
 def outlook(envelope: Envelope) -> Iterable[View]:
     """Show why an intent stands where it stands."""
     found = data(envelope)

@@ -3,7 +3,7 @@
 from activities.migrate import run_sql_file
 
 revision = "0009"
-down_revision = "0007"
+down_revision = "0008"
 
 
 def upgrade() -> None:
