@@ -19,15 +19,15 @@ from activities.claims import Asking, claim, claim_rejected, masked_arguments, s
 from activities.database import Database, Row, Transaction
 from activities.lineage import check_lineage
 from activities.near import alike, ask_alike, lock_near
+from activities.objects import read_objects
 from activities.repeats import ALIAS, KNOWN, OWN, admit_repeat, check_alias
 from activities.standing import ASK, caller_of, standing_of
 from activities.tool import Pack
 from contracts.errors import Phase, SagaError
 from contracts.intent import Caller, IntentRequest
 from contracts.near import near_keys
-from contracts.objects import literals
 from contracts.plan import Plan
-from contracts.planning import ObjectState, plan_for
+from contracts.planning import plan_for
 from contracts.problems import field_problems
 from contracts.proposal import Proposal, propose
 from contracts.reasons import Reason, Retryable
@@ -135,10 +135,10 @@ class Admission:
         asked_decisions = await transaction.ask(ASK, (proposal.intent_key,))
         asked_alias = await transaction.ask(ALIAS, (known.caller.tenant, known.caller.principal, known.idempotency_key))
         asked_killed = await transaction.ask(_SWITCHES, ())
-        near = near_keys(proposal, known.business_reference)
+        near = near_keys(known.caller, proposal.steps, known.business_reference)
         await lock_near(transaction, near)
-        asked_alike = await ask_alike(transaction, proposal, near)
-        objects = await self.objects(transaction, proposal)
+        asked_alike = await ask_alike(transaction, proposal.steps, proposal.lineage_digest, near)
+        objects = await read_objects(transaction, self.packs, proposal.steps)
         row, alias = await asked_row.one(), await asked_alias.one()
         if row is not None and row["is_own"]:
             same = row["intent_key"] == proposal.intent_key
@@ -169,28 +169,14 @@ class Admission:
 
         async def work(transaction: Transaction) -> Plan:
             switches = await transaction.all(_SWITCHES)
-            near = near_keys(proposal, known.business_reference)
-            asked_alike = await ask_alike(transaction, proposal, near)
-            objects = await self.objects(transaction, proposal)
+            near = near_keys(known.caller, proposal.steps, known.business_reference)
+            asked_alike = await ask_alike(transaction, proposal.steps, proposal.lineage_digest, near)
+            objects = await read_objects(transaction, self.packs, proposal.steps)
             check_switches(switches, known.caller, proposal)
             await check_lineage(transaction, known, proposal)
             return plan_for(proposal, objects, self.policy, await alike(asked_alike, near))
 
         return await self.database.run(work)
-
-    async def objects(self, transaction: Transaction, proposal: Proposal) -> dict[str, ObjectState]:
-        """Read every object that a literal names: `kind:id` to its state."""
-        wanted: dict[str, set[str]] = {}
-        for step in proposal.steps:
-            for kind, object_id in literals(step, step.contract):
-                wanted.setdefault(kind, set()).add(object_id)
-        found: dict[str, ObjectState] = {}
-        for pack in self.packs:
-            for kind, query in pack.resources.items():
-                if kind in wanted:
-                    rows = await transaction.all(query, (sorted(wanted[kind]),))
-                    found.update({f"{kind}:{row['object_id']}": ObjectState(**row) for row in rows})
-        return found
 
     async def _settled(self, request: AdmitRequest, found: Standing | Interrupted) -> Standing:
         """Adopt a claim whose owner is over; asked with no transaction open, changed only if nobody else did."""

@@ -14,18 +14,21 @@ from pydantic import BaseModel, ValidationError
 
 from activities import audit
 from activities.database import Database, Row, Transaction
+from activities.late import asked_digest
+from activities.locks import LockedError, queue_up, take_locks
 from activities.standing import caller_of, check_owner, plan_of
 from activities.tool import AnyRemoteTool, AnyTool, StepContext
 from contracts.base import JsonObject
 from contracts.binding import fills
 from contracts.errors import Phase, SagaError
 from contracts.keys import canonical_json, digest, digest_of
+from contracts.locks import asks_again_after
 from contracts.plan import Plan, PlannedStep
 from contracts.problems import field_problems
 from contracts.reasons import Reason
 from contracts.saga import Claim, CompensateCall, LookupCall, StepCall, StepResult
 from contracts.shape import shape_of
-from contracts.tool import AnyContract, Duty, SideEffect
+from contracts.tool import AnyContract, SideEffect
 
 T = TypeVar("T")
 
@@ -59,7 +62,7 @@ _SPEND: Final[LiteralString] = """
 insert into backstay.approval_consumptions (step_key, intent_key, step_id, decision_id)
 select %(step_key)s, d.intent_key, d.step_id, d.decision_id from backstay.decisions d
 where d.intent_key = %(intent_key)s and d.step_id = %(step_id)s and d.verdict = 'approve'
-    and d.plan_digest = %(plan_digest)s
+    and d.plan_digest = %(asked)s
     and (select max(last.decided_at) from backstay.decisions last
         where last.intent_key = d.intent_key and last.verdict = 'approve')
         + make_interval(secs => %(valid)s) >= now()
@@ -140,8 +143,8 @@ async def execute_step(database: Database, tool: AnyTool, call: StepCall) -> Ste
     """Land a step once, or answer what its key already says.
 
     Raises SagaError: the tool's refusal, SUPERSEDED, RUN_STALE, INTENT_PARKED, KEY_REUSED, MISMATCH, KILL_SWITCH_ON,
-    DEADLINE_EXCEEDED, APPROVAL_MISSING; transient: IN_PROGRESS, DEPENDENCY_DOWN. After any of them nothing of
-    this step is in the database but one audit row of the refusal.
+    DEADLINE_EXCEEDED, APPROVAL_MISSING, RESOURCE_LOCKED; transient: IN_PROGRESS, DEPENDENCY_DOWN. After any of them
+    nothing of this step is in the database but one audit row of the refusal, or its place in a queue.
     """
 
     async def work(transaction: Transaction) -> StepResult:
@@ -155,9 +158,17 @@ async def execute_step(database: Database, tool: AnyTool, call: StepCall) -> Ste
 async def audited(
     database: Database, work: Callable[[], Awaitable[T]], contract: AnyContract, call: StepCall | CompensateCall
 ) -> T:
-    """Do `work`; when it refuses, everything of it is gone and one audit row is committed before the answer."""
+    """Do `work`; when it refuses, everything of it is gone and one audit row is committed before the answer.
+
+    Where it has to wait for a lock nothing was decided: only its place in the queue is committed.
+    """
+    refused: SagaError
     try:
         return await work()
+    except LockedError as error:
+        refused = await queue_up(database, error)
+        if asks_again_after(refused.info) is not None:
+            raise refused from None
     except SagaError as error:
         refused = error
 
@@ -239,7 +250,9 @@ async def _land(transaction: Transaction, tool: AnyTool, call: StepCall) -> Step
     if standing["transaction_id"] is None:
         return await stored(transaction, call, standing)
     plan = plan_of(standing["plan"])
-    decision_id = await spend_approval(transaction, call, standing, plan) if planned.duty is not Duty.NONE else None
+    asked = await asked_digest(transaction, planned, call, standing)
+    await take_locks(transaction, plan, call)
+    decision_id = await spend_approval(transaction, call, asked, plan) if asked is not None else None
     context = context_of(standing, call, call.step_key, standing["transaction_id"])
     output: BaseModel = await tool.execute(transaction, arguments, context)
     if tool.verify is not None:
@@ -301,15 +314,15 @@ async def stored(transaction: Transaction, call: StepCall, standing: Row) -> Ste
     )
 
 
-async def spend_approval(transaction: Transaction, call: StepCall, standing: Row, plan: Plan) -> str:
-    """Spend the one decision that covers this step, or refuse."""
+async def spend_approval(transaction: Transaction, call: StepCall, asked: str, plan: Plan) -> str:
+    """Spend the one decision that covers this step and names what was asked, or refuse."""
     spent = await transaction.one(
         _SPEND,
         {
             "step_key": call.step_key,
             "intent_key": call.claim.intent_key,
             "step_id": call.step_id,
-            "plan_digest": standing["plan_digest"],
+            "asked": asked,
             "valid": plan.approval_valid_seconds,
         },
     )

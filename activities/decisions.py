@@ -74,13 +74,14 @@ class _Rollback(Exception):  # noqa: N818 - carries an answer out of a transacti
 
 
 def _covered(decision: Decision, standing: Standing, landed: set[str]) -> list[str]:
-    """Steps that the decision is about: the named one, or all that it can still change."""
+    """Steps that the decision is about: the named one, or all that it can still change of what its digest names."""
     if decision.step_id is not None:
         return [decision.step_id]
     open_steps = set(standing.ask.undecided)
     if decision.verdict == "deny":
         open_steps |= set(standing.ask.approved)
-    return sorted(open_steps - landed)
+    asked = standing.ask.digests(standing.plan_digest, open_steps - landed)
+    return sorted(step_id for step_id, named in asked.items() if named == decision.plan_digest)
 
 
 def _judge(  # noqa: C901, PLR0911 - one line per reason
@@ -93,10 +94,13 @@ def _judge(  # noqa: C901, PLR0911 - one line per reason
     if decision.approver.casefold() == row["agent"].casefold():
         return SagaError(Reason.NOT_ALLOWED, "An agent has no say in approvals.", phase=Phase.APPROVAL)
     asked = {*ask.undecided, *ask.approved, *ask.denied}
-    if standing.plan is None or decision.plan_digest != standing.plan_digest:
+    named = ask.digests(standing.plan_digest, steps or asked)
+    if standing.plan is None or decision.plan_digest not in {standing.plan_digest, *named.values()}:
         return _invalid("The decision is about another plan; copy the plan digest from the card that is shown now.")
     if not set(steps) <= asked:
         return _invalid(f"No decision is asked about {sorted(set(steps) - asked)}.")
+    if wrong := sorted(step_id for step_id in steps if named[step_id] != decision.plan_digest):
+        return _invalid(f"Step {wrong[0]} was graded later; copy the plan digest from its own card.")
     if standing.phase is not IntentPhase.ADMITTED:
         return _late(f"The intent is {standing.phase}.")
     if not steps:

@@ -14,7 +14,7 @@ import structlog
 from pydantic import BaseModel
 from temporalio import activity
 from temporalio.client import WorkflowExecutionStatus
-from temporalio.exceptions import ApplicationError
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from temporalio.service import RPCError, RPCStatusCode
 
 from activities.admission import Admission
@@ -22,6 +22,7 @@ from activities.barrier import execute_step
 from activities.compensation import compensate_step
 from activities.database import Database
 from activities.decisions import admit_decision
+from activities.grading import Grading
 from activities.phase import close_intent, park_intent, settle_intent
 from activities.remote import execute_remote_step
 from activities.remote_compensation import compensate_remote_step
@@ -30,6 +31,7 @@ from activities.sightings import look_up_step
 from activities.tool import AnyRemoteTool, AnyTool, Pack, RemoteTool
 from contracts import saga
 from contracts.errors import SagaError
+from contracts.locks import asks_again_after
 from contracts.reasons import Reason
 from contracts.registry import Registry
 from contracts.risk import DEFAULT_POLICY, Policy
@@ -42,14 +44,16 @@ log = structlog.get_logger(__name__)
 
 
 def to_application_error(error: SagaError) -> ApplicationError:
-    """Carry our reason over the wire; Temporal matches retries on `type`."""
+    """Carry our reason over the wire; Temporal matches retries on `type`, and logs no trace of what only waits."""
     wait = error.info.details.get("retry_after_seconds")
+    only_waits = asks_again_after(error.info) is not None
     return ApplicationError(
         str(error),
         error.info.model_dump(mode="json"),
         type=error.reason.value,
         non_retryable=not error.reason.is_transient,
         next_retry_delay=timedelta(seconds=wait) if wait else None,
+        category=ApplicationErrorCategory.BENIGN if only_waits else ApplicationErrorCategory.UNSPECIFIED,
     )
 
 
@@ -119,10 +123,12 @@ class Engine:
         database = self.database
         remote = {tool.contract.wire_name: tool for tool in self.tools if isinstance(tool, RemoteTool)}
         admission = Admission(database, self.registry, self.packs, self.policy, is_open)
+        grading = Grading(database, self.registry, self.packs, self.policy)
         found = [
             named(saga.ADMIT, admission.admit, saga.AdmitRequest, saga.Standing),
             named(saga.CLOSE, lambda request: close_intent(database, request), saga.CloseRequest, saga.Closed),
             named(saga.SETTLE, lambda request: settle_intent(database, request), saga.SettleRequest, saga.Standing),
+            named(saga.GRADE, grading.grade_step, saga.GradeCall, saga.GradeAnswer),
             named(saga.PARK, lambda request: park_intent(database, request), saga.ParkRequest, saga.Standing),
             named(
                 saga.ADMIT_DECISION,

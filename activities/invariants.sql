@@ -236,6 +236,13 @@ where step ->> 'step_id' = e.step_id and step ->> 'dispatch' = 'REMOTE' and e.st
 select intent_id as subject, format('answers %s, but its phase is %s', report::jsonb ->> 'outcome', phase) as detail
 from backstay.intents where report is not null and report::jsonb ->> 'outcome' is distinct from phase;
 
+-- name: 3m locks_do_not_conflict
+-- No two open intents hold one object in modes that do not go together.
+select a.resource as subject, format('%s by %s, %s by %s', a.mode, a.intent_id, b.mode, b.intent_id) as detail
+from backstay.counting_locks a
+join backstay.counting_locks b on b.resource = a.resource and b.intent_key > a.intent_key
+where a.is_held and b.is_held and 'EXCLUSIVE' in (a.mode, b.mode);
+
 -- name: 4a compensated_steps_stay_down
 -- Where a compensation landed, its step is compensated or fenced: it is not live and can never land.
 select c.step_key as subject, format('compensated, but its step is %s', coalesce(e.state, 'absent')) as detail
@@ -260,23 +267,25 @@ join backstay.intents i on i.intent_key = e.intent_key
 cross join lateral jsonb_array_elements(i.plan::jsonb -> 'steps') as step
 left join backstay.approval_requests r on r.intent_key = e.intent_key and r.step_id = e.step_id
 where e.direction = 'execute' and e.state <> 'TOMBSTONE' and step ->> 'step_id' = e.step_id
-    and step ->> 'duty' <> 'NONE'
+    and step ->> 'duty' <> 'NONE' and coalesce(step -> 'late', '[]') = '[]'
     and (r.plan_digest is distinct from i.plan_digest or r.duty is distinct from step ->> 'duty');
 
 -- name: 5b gated_steps_spent_a_decision
 -- Every landed step that was asked about spent, in its own transaction or in that of its attempt, an approval: given
--- in time, over the same plan, by somebody else than the agent, and not denied before.
+-- in time, over the same plan (of a late step: over the plan and its late arguments), by somebody else than the agent,
+-- and not denied before.
 select e.step_key as subject, format('no valid decision was spent (decision %s, %s over plan %s)', c.decision_id, d.verdict, d.plan_digest) as detail
 from backstay.effects e
 join backstay.intents i on i.intent_key = e.intent_key
 join backstay.approval_requests r on r.intent_key = e.intent_key and r.step_id = e.step_id
+left join backstay.late_grades g on g.intent_key = e.intent_key and g.step_id = e.step_id
 left join backstay.attempts t on t.step_key = e.step_key
 left join backstay.approval_consumptions c on c.step_key = e.step_key and c.intent_key = e.intent_key
     and c.step_id = e.step_id and c.consumed_at = coalesce(t.first_sent_at, e.landed_at)
 left join backstay.decisions d on d.intent_key = c.intent_key and d.step_id = c.step_id and d.decision_id = c.decision_id
 where e.direction = 'execute' and e.state <> 'TOMBSTONE'
     and (d.decision_id is null or d.verdict <> 'approve' or d.approver = i.agent
-        or d.plan_digest <> r.plan_digest or d.plan_digest is distinct from i.plan_digest
+        or d.plan_digest <> r.plan_digest or d.plan_digest is distinct from coalesce(g.digest, i.plan_digest)
         or d.decided_at < r.requested_at or d.decided_at > r.expires_at or d.decided_at > c.consumed_at
         or exists (select from backstay.decisions n where n.intent_key = d.intent_key and n.step_id = d.step_id
             and n.verdict = 'deny' and n.decided_at < c.consumed_at));
@@ -299,6 +308,23 @@ select i.intent_id as subject, format('the plan names proof %s, stored is %s', i
 from backstay.intents i
 where i.plan is not null and (i.plan::jsonb ->> 'proof_digest' is distinct from i.proof_digest
     or i.proof_digest is distinct from encode(sha256(convert_to(i.proof, 'UTF8')), 'hex'));
+
+-- name: 5e late_steps_were_graded
+-- Every landed step whose plan leaves amount, payee, count or source to be known later was graded before it landed, with
+-- at least the duty of the plan, with the arguments that it landed with; and it was asked about where that has a duty.
+select e.step_key as subject, format('late %s, graded %s with duty %s, plan %s, asked %s', step -> 'late', g.graded_at, g.duty, step ->> 'duty', r.duty) as detail
+from backstay.effects e
+join backstay.intents i on i.intent_key = e.intent_key
+cross join lateral jsonb_array_elements(i.plan::jsonb -> 'steps') as step
+left join backstay.late_grades g on g.intent_key = e.intent_key and g.step_id = e.step_id
+left join backstay.approval_requests r on r.intent_key = e.intent_key and r.step_id = e.step_id
+where e.direction = 'execute' and e.state <> 'TOMBSTONE' and step ->> 'step_id' = e.step_id
+    and coalesce(step -> 'late', '[]') <> '[]'
+    and (g.graded_at is null or g.graded_at > e.landed_at
+        or g.duty = 'NONE' and step ->> 'duty' <> 'NONE' or g.duty <> 'NONE' and r.plan_digest is distinct from g.digest
+        or exists (select from jsonb_array_elements_text(step -> 'late') as late(name)
+            where g.arguments::jsonb #> string_to_array(late.name, '.')
+                is distinct from e.arguments::jsonb #> string_to_array(late.name, '.')));
 
 -- name: 6a effects_have_one_audit_row
 -- Exactly one, with the same serial number and the same instant: one transaction has one now().
@@ -339,20 +365,20 @@ where altered or unchained and intent_key is not null;
 -- not yet: 6 the head of the audit log, kept outside the database (part C)
 
 -- name: 6e append_only_for_the_app
--- The role that works can neither edit nor delete what must stay, writes audit rows and decisions by their functions
--- only, and nobody else writes.
+-- The role that works can neither edit nor delete what must stay, writes audit rows, decisions and locks by their
+-- functions only, and nobody else writes.
 select format('%s on %s', privilege, name) as subject, format('granted to %s', grantee) as detail
 from (values ('backstay_app'), ('backstay_readonly')) as r (grantee)
 cross join (values ('backstay.audit_log'), ('backstay.decisions'), ('backstay.approval_consumptions'),
     ('backstay.resolutions'), ('backstay.effects'), ('backstay.intents'), ('ledger.movements'), ('ledger.holds'),
-    ('ledger.captures'), ('ledger.accounts')) as t (name)
+    ('ledger.captures'), ('ledger.accounts'), ('backstay.locks')) as t (name)
 cross join (values ('UPDATE'), ('DELETE'), ('TRUNCATE'), ('INSERT')) as p (privilege)
 where case privilege
     when 'UPDATE' then has_any_column_privilege(grantee, name, 'UPDATE') and (grantee = 'backstay_readonly' or name in
         ('backstay.audit_log', 'backstay.decisions', 'backstay.approval_consumptions', 'backstay.resolutions',
-            'ledger.movements'))
+            'ledger.movements', 'backstay.locks'))
     when 'INSERT' then has_any_column_privilege(grantee, name, 'INSERT') and (grantee = 'backstay_readonly' or name in
-        ('backstay.audit_log', 'backstay.decisions', 'ledger.accounts'))
+        ('backstay.audit_log', 'backstay.decisions', 'ledger.accounts', 'backstay.locks'))
     else has_table_privilege(grantee, name, privilege) end;
 
 -- name: 6f effects_are_as_they_were_noted

@@ -1,10 +1,10 @@
 """Finding near-duplicates, race-free: whoever claims a near-key next waits until this transaction is over."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, LiteralString
 
 from activities.database import Answer, Transaction
-from contracts.proposal import Proposal
+from contracts.proposal import ProposedStep
 
 _LOCK: Final[LiteralString] = """
 select count(pg_advisory_xact_lock(hashtextextended(near_key, 5)))
@@ -26,15 +26,17 @@ async def lock_near(transaction: Transaction, keys: Mapping[str, str]) -> None:
     await transaction.later(_LOCK, (list(keys.values()),))
 
 
-async def ask_alike(transaction: Transaction, proposal: Proposal, keys: Mapping[str, str]) -> Answer:
-    """Ask which steps were done before under another key; read the answer with `alike`."""
-    windows = {step.step_id: step.contract.duplicate_window_seconds for step in proposal.steps}
+async def ask_alike(
+    transaction: Transaction, steps: Iterable[ProposedStep], lineage_digest: str, keys: Mapping[str, str]
+) -> Answer:
+    """Ask which steps were done before by another wish; read the answer with `alike`."""
+    windows = {step.step_id: step.contract.duplicate_window_seconds for step in steps}
     return await transaction.ask(
         _ALIKE,
         {
             "near_keys": list(keys.values()),
             "windows": [windows[step_id] for step_id in keys],
-            "lineage_digest": proposal.lineage_digest,
+            "lineage_digest": lineage_digest,
         },
     )
 

@@ -37,6 +37,8 @@ from activities.barrier import (
     validated,
 )
 from activities.database import Database, Row, Transaction
+from activities.late import asked_digest
+from activities.locks import take_locks
 from activities.sightings import look_up_step
 from activities.standing import plan_of
 from activities.tool import AnyRemoteTool, NotSentError, OutcomeUnknownError
@@ -46,7 +48,7 @@ from contracts.keys import canonical_json, digest_of, remote_key
 from contracts.reasons import Reason
 from contracts.remoteness import send_within
 from contracts.saga import LookupCall, StepCall, StepResult
-from contracts.tool import Duty, SideEffect
+from contracts.tool import SideEffect
 
 _SEND: Final[LiteralString] = (
     STANDING  # noqa: S608 - constants
@@ -128,8 +130,9 @@ async def _begin(
     planned = planned_step(standing, tool, call)
     attempt = await attempt_of(transaction, contract, call.step_key, lock=True)
     if standing["transaction_id"] is not None and attempt is not None:
-        if planned.duty is not Duty.NONE:
-            await spend_approval(transaction, call, standing, plan_of(standing["plan"]))
+        await take_locks(transaction, plan_of(standing["plan"]), call)
+        if (asked := await asked_digest(transaction, planned, call, standing)) is not None:
+            await spend_approval(transaction, call, asked, plan_of(standing["plan"]))
         sent = _sent(standing, attempt, started, sends=1, is_clear=True)
     else:
         if attempt is None or attempt["state"] == "LANDED":
@@ -139,6 +142,8 @@ async def _begin(
         if attempt["state"] in UNDECIDED and not again:
             return None
         await _check_again(transaction, tool, call, standing, attempt)
+        if attempt["state"] not in UNDECIDED:
+            await take_locks(transaction, plan_of(standing["plan"]), call)
         await send_again(transaction, contract, attempt, call.claim.epoch)
         is_clear = attempt["state"] not in UNDECIDED
         sent = _sent(standing, attempt, started, sends=attempt["sends"] + 1, is_clear=is_clear)

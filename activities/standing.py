@@ -10,7 +10,7 @@ from contracts.errors import ErrorInfo, SagaError
 from contracts.intent import Caller
 from contracts.plan import Plan
 from contracts.reasons import Reason
-from contracts.saga import Ask, Claim, EffectSeen, IntentPhase, ParkReason, Standing
+from contracts.saga import Ask, Claim, EffectSeen, Graded, IntentPhase, ParkReason, Standing
 
 INTENT_COLUMNS: Final[LiteralString] = (
     "intent_key, intent_id, tenant, principal, agent, session_id, body_digest, plan, workflow_id, run_id,"
@@ -20,10 +20,12 @@ INTENT_COLUMNS: Final[LiteralString] = (
 )
 ASK: Final[LiteralString] = """
 select r.step_id, r.expires_at, extract(epoch from r.expires_at - now())::float8 as due_in_seconds,
-    bool_or(d.verdict = 'approve') as approved, bool_or(d.verdict = 'deny') as denied
+    bool_or(d.verdict = 'approve') as approved, bool_or(d.verdict = 'deny') as denied,
+    g.step_id as late, g.level, g.duty, g.because, g.arguments, g.digest
 from backstay.approval_requests r
+left join backstay.late_grades g on g.intent_key = r.intent_key and g.step_id = r.step_id
 left join backstay.decisions d on d.intent_key = r.intent_key and d.step_id = r.step_id
-where r.intent_key = %s group by r.step_id, r.expires_at order by r.step_id
+where r.intent_key = %s group by r.intent_key, r.step_id, g.intent_key, g.step_id order by r.step_id
 """
 EFFECTS: Final[LiteralString] = """
 select step_id, tool, direction, state, transaction_id, arguments, response, residue, step_key, is_pivot, source
@@ -47,15 +49,30 @@ def caller_of(row: Row) -> Caller:
 
 
 def ask_of(rows: list[Row]) -> Ask:
-    """Sort the asked steps by what was decided; a denial beats an approval."""
+    """Sort the asked steps by what was decided; a denial beats an approval. The time is that of the next to expire."""
     if not rows:
         return Ask()
+    undecided = [row for row in rows if not row["approved"] and not row["denied"]]
+    due = undecided or rows
     return Ask(
-        undecided=tuple(row["step_id"] for row in rows if not row["approved"] and not row["denied"]),
+        undecided=tuple(row["step_id"] for row in undecided),
         approved=tuple(row["step_id"] for row in rows if row["approved"] and not row["denied"]),
         denied=tuple(row["step_id"] for row in rows if row["denied"]),
-        expires_in_seconds=max(0.0, min(row["due_in_seconds"] for row in rows)),
-        expires_at=min(row["expires_at"] for row in rows).isoformat(timespec="seconds"),
+        expires_in_seconds=max(0.0, min(row["due_in_seconds"] for row in due)),
+        expires_at=min(row["expires_at"] for row in due).isoformat(timespec="seconds"),
+        late=tuple(graded_of(row) for row in rows if row["late"]),
+    )
+
+
+def graded_of(row: Row) -> Graded:
+    """Read a stored grade."""
+    return Graded(
+        step_id=row["step_id"],
+        level=row["level"],
+        duty=row["duty"],
+        because=tuple(row["because"]),
+        arguments=json.loads(row["arguments"]),
+        digest=row["digest"],
     )
 
 

@@ -143,7 +143,8 @@ class Pack:
     `resources` maps a kind of object to the query by which admission reads it: one parameter, a list of ids;
     columns object_id, tenant, principal (null: belongs to the tenant), state, currency, available_cents,
     limit_cents (null: none), and nothing else but, if it may be so, draws_on_tenant (true: what is taken through it
-    is the tenant's, whoever may ask). A worker checks the columns when it starts.
+    is the tenant's, whoever may ask) and within (`kind:id` of the object that it is part of). A worker checks the
+    columns when it starts.
     """
 
     name: str

@@ -1,22 +1,27 @@
-"""Bindings: an argument that is another step's output, written `{"$from": "freeze.hold_id"}`."""
+"""Bindings: an argument that is another step's output, written `{"$from": "freeze.hold_id"}`, or a function of some."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from contracts.base import JsonObject, JsonValue, as_array, as_object, items_of
 from contracts.errors import FieldProblem, Phase, SagaError
-from contracts.intent import FROM, binding_of
+from contracts.functions import computed, expression_of, is_bound
+from contracts.intent import FN, FROM, RESERVED, binding_of
 from contracts.reasons import Reason
 from contracts.wire import Path, path_text
 
 
 @dataclass(frozen=True)
 class Binding:
-    """The argument at `target` is the field `source` of the output of step `step_id`."""
+    """The argument at `target` is the field `source` of the output of step `step_id`.
+
+    Or it is a named function, of which this is the operand with the number `operand`.
+    """
 
     target: Path
     step_id: str
     source: tuple[str, ...]
+    operand: int | None = None
 
     @property
     def source_text(self) -> str:
@@ -25,18 +30,21 @@ class Binding:
 
 
 def bindings_of(arguments: JsonObject) -> tuple[tuple[Binding, ...], tuple[Path, ...]]:
-    """List the bindings inside `arguments`, and the places where something has a `$from` but is none.
+    """List the bindings inside `arguments`, and the places where something has a `$from` or `$fn` and is neither.
 
     The arguments as a whole cannot be a binding: an output is never taken for a call unread.
     """
     found: list[Binding] = []
     malformed: list[Path] = []
     for path, value in _sources((), arguments):
-        binding = binding_of(value)
-        if binding is None or not path:
+        binding, expression = binding_of(value), expression_of(value)
+        if not path or (binding is None and expression is None):
             malformed.append(path)
-        else:
+        elif binding is not None:
             found.append(Binding(path, *binding))
+        elif expression is not None:
+            operands = enumerate(expression.operands)
+            found += [Binding(path, *each, operand=number) for number, each in operands if not isinstance(each, int)]
     return tuple(found), tuple(malformed)
 
 
@@ -51,7 +59,7 @@ def resolve(arguments: JsonObject, outputs: Mapping[str, JsonObject]) -> JsonObj
 
 def fills(template: JsonValue, given: JsonValue) -> bool:
     """True when `given` is `template` with its bindings filled in, and nothing else is different."""
-    if binding_of(template) is not None:
+    if is_bound(template):
         return True
     if type(template) is not type(given):
         return False
@@ -66,7 +74,7 @@ def fills(template: JsonValue, given: JsonValue) -> bool:
 
 def _sources(path: Path, value: JsonValue) -> Iterator[tuple[Path, JsonValue]]:
     given = as_object(value)
-    if given is not None and FROM in given:
+    if given is not None and RESERVED & given.keys():
         yield path, given
         return
     for key, item in items_of(value):
@@ -79,12 +87,23 @@ def _resolved(path: Path, value: JsonValue, outputs: Mapping[str, JsonObject]) -
     given = as_object(value)
     if given is None:
         return value
-    if FROM not in given:
+    if not RESERVED & given.keys():
         return {key: _resolved((*path, key), item, outputs) for key, item in given.items()}
+    if (expression := expression_of(given)) is not None:
+        values = [each if isinstance(each, int) else _found(path, *each, outputs) for each in expression.operands]
+        result = computed(expression, values)
+        if result is None:
+            raise _unresolved(
+                path, expression.function.name, "an operand is no whole number, or the result is too large"
+            )
+        return result
     binding = binding_of(given)
     if binding is None:
-        raise _unresolved(path, str(given[FROM])[:100], "it is no binding")
-    step_id, source = binding
+        raise _unresolved(path, str(given.get(FROM, given.get(FN)))[:100], "it is no binding")
+    return _found(path, *binding, outputs)
+
+
+def _found(path: Path, step_id: str, source: tuple[str, ...], outputs: Mapping[str, JsonObject]) -> JsonValue:
     found: JsonValue = outputs.get(step_id)
     for name in source:
         inside = as_object(found)

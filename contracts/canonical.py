@@ -158,7 +158,8 @@ def _links(
             yield need, node.step_id, (), ()
         for binding in node.bindings:
             if binding.target[0] in arguments[node.step_id]:
-                yield binding.step_id, node.step_id, tuple(str(part) for part in binding.target), binding.source
+                operand = () if binding.operand is None else (binding.operand,)
+                yield binding.step_id, node.step_id, tuple(map(str, (*binding.target, *operand))), binding.source
 
 
 def _ranked(values: Mapping[str, JsonValue]) -> Ranks:

@@ -15,6 +15,7 @@ from contracts import amounts, states
 from contracts.base import Record
 from contracts.binding import bindings_of
 from contracts.ends import Settling, settling_of
+from contracts.late import late_sources
 from contracts.objects import Call, Objects
 from contracts.prefixes import Order
 from contracts.soundness import Move, advice, clash_text, clashes, legal_order
@@ -34,6 +35,8 @@ class Rule(StrEnum):
     """What is taken from an object that the plan makes is at most what it holds."""
     UNDO_KNOWN = "UNDO_KNOWN"
     """What a compensation needs is known by the time it runs."""
+    GRADED = "GRADED"
+    """What decides whether a person is asked is known before anything is written; told only where it is not."""
 
 
 class Verdict(StrEnum):
@@ -76,8 +79,9 @@ class Checks:
 
     @property
     def all(self) -> tuple[Check, ...]:
-        """Check everything, in the order of the rules; at least one finding for each."""
-        return (*self._compensatable(), *self._pivot(), *self._states(), *self._amounts(), *self._undo_known())
+        """Check everything, in the order of the rules; at least one finding for each but the last."""
+        found = (*self._compensatable(), *self._pivot(), *self._states(), *self._amounts(), *self._undo_known())
+        return (*found, *self._graded())
 
     @cached_property
     def _objects(self) -> Objects:
@@ -115,7 +119,7 @@ class Checks:
             contract = self.contracts.get(step.tool)
             if contract is None:
                 why = f"there is no contract for {step.tool}"
-            elif contract.side_effect is not step.side_effect or contract.may_refuse != step.may_refuse:
+            elif (contract.side_effect, contract.may_refuse or bool(step.late)) != (step.side_effect, step.may_refuse):
                 why = f"the contract of {step.tool} says {contract.side_effect}, the plan {step.side_effect}"
             elif step.writes and not step.is_pivot and not contract.compensates_by:
                 why = f"{step.tool} does not say how it is undone"
@@ -171,6 +175,17 @@ class Checks:
         for way, steps in by_way.items():
             says = _SETTLES[way].format(steps=" and ".join(steps))
             yield Check(rule=Rule.UNDO_KNOWN, verdict=Verdict.AT_RUN_TIME, path=tuple(steps), says=says)
+
+    def _graded(self) -> Iterator[Check]:
+        for step in self.steps:
+            if step.late:
+                sources = sorted(late_sources(step.arguments, step.late))
+                says = (
+                    f"{', '.join(step.late)} of step {step.step_id} is known after {', '.join(sources)}: it is graded"
+                    " then, and waits for a person if its duty is not NONE"
+                )
+                path = (*sources, step.step_id)
+                yield Check(rule=Rule.GRADED, verdict=Verdict.AT_RUN_TIME, path=path, says=says)
 
     def _undoable(self) -> Iterator[Call]:
         return (s for s in self.steps if s.writes and not s.is_pivot and s.tool in self.contracts)

@@ -36,6 +36,26 @@ def misfit(source_shape: Shape, source: Place, target_shape: Shape, target: Plac
     return None if same else "the output has another structure"
 
 
+def operand_misfit(source: Place) -> str | None:
+    """Say why an output cannot be an operand of a named function: those take whole numbers."""
+    if source.nullable:
+        return "the output may be null, and the function takes whole numbers"
+    return None if source.kind == "integer" else f"the output is of type {source.kind}, and the function takes integers"
+
+
+def result_misfit(result: tuple[int | None, int | None], target: Place) -> str | None:
+    """Say why what a named function gives, in this range, cannot stand at `target`."""
+    if target.kind != "integer" or target.words is not None:
+        return f"the function gives an integer, the argument is of type {target.kind}"
+    ends = {name: end for name, end in zip(("minimum", "maximum"), result, strict=True) if end is not None}
+    return _range_misfit(Place({"type": "integer", **ends}), target)
+
+
+def promised(source: Place) -> tuple[int | None, int | None]:
+    """Tell the range that an integer output promises."""
+    return (min(source.words), max(source.words)) if source.words is not None else range_of(source.schema)
+
+
 def _words_misfit(source: Place, target: Place) -> str | None:
     if source.words is None:
         return "the argument takes only certain values and the output does not promise them"
@@ -66,10 +86,7 @@ def _pattern_misfit(source: Place, target: Place) -> str | None:
 
 
 def _range_misfit(source: Place, target: Place) -> str | None:
-    if source.words is not None:
-        low, high = min(source.words), max(source.words)
-    else:
-        low, high = range_of(source.schema)
+    low, high = promised(source)
     least, most = range_of(target.schema)
     if high is not None and least is not None and high < least:
         return "the output is always too small"

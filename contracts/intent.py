@@ -15,6 +15,10 @@ REFERENCE_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._:#-]{0,127}$"
 BINDING_PATTERN: Final = re.compile(r"^([a-z][a-z0-9_]{0,47})\.([a-z][a-z0-9_]{0,47}(?:\.[a-z][a-z0-9_]{0,47}){0,3})$")
 FROM: Final = "$from"
 """The key that makes an object a binding."""
+FN: Final = "$fn"
+"""The key that makes an object a named function of bindings."""
+OF: Final = "of"
+RESERVED: Final = frozenset({FROM, FN})
 INTENT_ID_PATTERN: Final = r"^int_[a-z2-7]{26}$"
 TOOL_PATTERN: Final = r"^[a-z][a-z0-9_]{0,63}(@[1-9][0-9]{0,2})?$"
 IDEMPOTENCY_KEY_PATTERN: Final = r"^[\x21-\x7e]{1,255}$"

@@ -19,6 +19,7 @@ from contracts.tool import (
     Dispatch,
     Duty,
     Idempotency,
+    LockMode,
     SideEffect,
 )
 
@@ -160,6 +161,8 @@ def _check_resources(contract: AnyContract) -> Iterator[str]:
         yield from _check_argument(contract, f"resources.{use.argument}", use.argument, "string")
         if not use.kind:
             yield f"resources.{use.argument}: say of which kind the object is"
+        if not contract.writes and use.lock is not LockMode.NONE:
+            yield f"resources.{use.argument}: reading locks nothing, and leaves no lock behind; take {use.lock} out"
 
 
 def _check_makes(contract: AnyContract) -> Iterator[str]:

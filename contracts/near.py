@@ -4,23 +4,28 @@ A near-key is what is left of a step's identity without conversation, plan and s
 reference, tool, identity arguments. A bound argument counts as the near-key of the step that it comes from.
 """
 
+from collections.abc import Iterable
+
 from contracts.base import JsonObject, JsonValue, as_array, as_object
-from contracts.intent import FROM, binding_of
+from contracts.intent import FROM, Caller, binding_of
 from contracts.keys import digest
-from contracts.proposal import Proposal, ProposedStep
+from contracts.proposal import ProposedStep
 from contracts.shape import shape_of
 
 
-def near_keys(proposal: Proposal, business_reference: str | None) -> dict[str, str]:
-    """Give the near-key of each writing step, by step id.
+def near_keys(caller: Caller, steps: Iterable[ProposedStep], business_reference: str | None) -> dict[str, str]:
+    """Give the near-key of each writing step, by step id; the steps are in topological order.
 
     `business_reference` is the harness's: two orders with references of their own are never near-duplicates.
     """
-    who: list[JsonValue] = [proposal.caller.tenant, proposal.caller.principal, business_reference]
+    who: list[JsonValue] = [caller.tenant, caller.principal, business_reference]
     keys: dict[str, str] = {}
-    for step in proposal.steps:  # in topological order: what a step is bound to has its key
+    writing: dict[str, str] = {}
+    for step in steps:  # what a step is bound to has its key already
         keys[step.step_id] = digest([*who, step.contract.name, _bound(_identity(step), keys)])
-    return {step.step_id: keys[step.step_id] for step in proposal.steps if step.contract.writes}
+        if step.contract.writes:
+            writing[step.step_id] = keys[step.step_id]
+    return writing
 
 
 def _identity(step: ProposedStep) -> JsonObject:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from contracts.base import JsonObject, JsonValue, as_object
+from contracts.functions import is_bound
 from contracts.intent import binding_of
 from contracts.prefixes import Ordered
 from contracts.soundness import Touch
@@ -37,6 +38,11 @@ class Call(Ordered, Protocol):
     @property
     def resources(self) -> tuple[str, ...]:
         """`kind:id` of the objects that its literals name."""
+        ...
+
+    @property
+    def late(self) -> tuple[str, ...]:
+        """Arguments that it is graded by once they are known."""
         ...
 
 
@@ -102,9 +108,14 @@ def argument(step: Call, name: str | None) -> JsonValue:
 
     What stands inside a binding is that binding.
     """
-    value: JsonValue = step.arguments
+    return argument_of(step.arguments, name)
+
+
+def argument_of(arguments: JsonObject, name: str | None) -> JsonValue:
+    """Do `argument` for arguments that are no step's yet."""
+    value: JsonValue = arguments
     for part in (name or "").split("."):
-        if binding_of(value) is not None:
+        if is_bound(value):
             break
         inside: JsonObject = as_object(value) or {}
         value = inside.get(part)

@@ -6,6 +6,8 @@ from typing import Self
 from contracts.base import JsonObject, Record
 from contracts.intent import Caller
 from contracts.keys import digest, execute_key
+from contracts.late import late_sources
+from contracts.locks import Lock, PlannedLock, locks_of
 from contracts.risk import LEVELS
 from contracts.tool import Dispatch, Duty, SideEffect
 
@@ -28,6 +30,14 @@ class PlannedStep(Record):
     resources: tuple[str, ...] = ()
     patience_seconds: int = 0
     cancel_by_key: bool = False
+    locks: tuple[PlannedLock, ...] = ()
+    late: tuple[str, ...] = ()
+    """Arguments that are graded when they are known: until then level and duty are the least that they can be."""
+
+    @cached_property
+    def late_sources(self) -> frozenset[str]:
+        """Steps that have to be done before this one is graded late; none when it was graded at admission."""
+        return late_sources(self.arguments, self.late) if self.late else frozenset()
 
     @property
     def is_remote(self) -> bool:
@@ -61,6 +71,7 @@ class Plan(Record):
     compensation_backoff_max_seconds: int
     proof_digest: str | None = None
     """Which proof was found for it: whoever approves the plan's digest approves that proof. None: older than proofs."""
+    lock_wait_seconds: int = 30
 
     @cached_property
     def by_id(self) -> dict[str, PlannedStep]:
@@ -71,7 +82,11 @@ class Plan(Record):
     def digest(self) -> str:
         """What an approval binds to: every step with its arguments, order, duty and compensation, and the proof."""
         older = {"proof_digest"} if self.proof_digest is None else None
-        return digest(self.model_dump(mode="json", exclude=older))
+        said = self.model_dump(mode="json", exclude=older)
+        for step in said["steps"]:
+            if not step["late"]:  # a plan without late steps is the plan that it was before there were any
+                del step["late"]
+        return digest(said)
 
     @property
     def level(self) -> int:
@@ -85,8 +100,22 @@ class Plan(Record):
 
     @property
     def gated_steps(self) -> tuple[PlannedStep, ...]:
-        """Steps that a person must decide."""
-        return tuple(step for step in self.steps if step.duty is not Duty.NONE)
+        """Steps that a person must decide before anything is written; whether about late ones, is told later."""
+        return tuple(step for step in self.steps if step.duty is not Duty.NONE and not step.late)
+
+    @cached_property
+    def has_late(self) -> bool:
+        """True when a step is graded only once its bindings are known."""
+        return any(step.late for step in self.steps)
+
+    @cached_property
+    def graded_first(self) -> frozenset[str]:
+        """Late steps whose grade nothing but reading is needed for: they are graded before the first write."""
+        reads: set[str] = set()
+        for step in self.steps:
+            if not step.writes and reads.issuperset(step.needs):
+                reads.add(step.step_id)
+        return frozenset(step.step_id for step in self.steps if step.late and reads >= step.late_sources)
 
     @property
     def tools(self) -> tuple[str, ...]:
@@ -101,6 +130,15 @@ class Plan(Record):
     def is_remote(self) -> bool:
         """True when the outcome of a step may be unknown."""
         return any(step.is_remote for step in self.steps)
+
+    @cached_property
+    def needs_locks(self) -> bool:
+        """True when a step locks something."""
+        return any(step.locks for step in self.steps)
+
+    def locks_for(self, step_id: str, arguments: JsonObject) -> tuple[Lock, ...]:
+        """All that must be held when a step writes: what the plan names outright, and what its bindings came to."""
+        return locks_of({step.step_id: step.locks for step in self.steps}, step_id, arguments)
 
     @cached_property
     def dependents(self) -> dict[str, frozenset[str]]:

@@ -4,23 +4,24 @@ The world comes in as `ObjectState`s that admission read in its transaction; a d
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from contracts.base import JsonValue, as_array
+from contracts.base import as_array
 from contracts.errors import Phase, SagaError
-from contracts.intent import binding_of
+from contracts.graph import ancestors_of
+from contracts.intent import Caller, binding_of
+from contracts.late import DRAWING, makes
+from contracts.locks import PlannedLock, planned_locks
 from contracts.objects import argument
 from contracts.plan import Plan, PlannedStep
 from contracts.proposal import Proposal, ProposedStep
 from contracts.reasons import Reason
-from contracts.risk import Policy, RiskInputs, grade
+from contracts.risk import Grade, Policy, RiskInputs, grade
 from contracts.tool import Access, AnyContract, Duty, ResourceUse
 
-DRAWING: Final = frozenset({Access.TAKE, Access.HOLD, Access.LOCK})
-"""What lessens an object: only its principal's agent may, and on the tenant's own only with a person's yes."""
 OWN_ONLY: Final = DRAWING | {Access.READ}
 LEVEL_ASKED_WHEN_REPEATED: Final = 3
 
@@ -41,6 +42,8 @@ class ObjectState:
     available_cents: int | None
     limit_cents: int | None
     draws_on_tenant: bool = False
+    within: str | None = None
+    """`kind:id` of the object that it is part of: whoever locks the part locks the whole."""
 
 
 Objects = Mapping[str, ObjectState]
@@ -55,76 +58,95 @@ def plan_for(
     `alike`: for each step that was done before under another key, the intent that did it; a person has to say that it
     is meant a second time.
     """
-    world = _World(proposal, objects, policy, alike)
+    world = _World(proposal.steps, proposal.caller, objects, policy)
     plan = Plan(
         intent_key=proposal.intent_key,
         intent_id=proposal.intent_id,
         caller=proposal.caller,
         session_id=proposal.intent.session_id,
-        steps=tuple(world.planned(step) for step in proposal.steps),
+        steps=tuple(world.planned(step, proposal.intent.occurrence, alike) for step in proposal.steps),
         policy_digest=policy.digest,
         approval_valid_seconds=policy.approval_valid_seconds,
         deadline_seconds=policy.intent_deadline_seconds,
         compensation_attempts_max=policy.compensation_attempts_max,
         compensation_backoff_max_seconds=policy.compensation_backoff_max_seconds,
         proof_digest=proposal.proof.digest,
+        lock_wait_seconds=policy.lock_wait_seconds,
     )
-    for step in plan.gated_steps:
-        if step.duty is Duty.TWO:
-            raise SagaError(
-                Reason.DUTY_NOT_AVAILABLE,
-                f"Step {step.step_id!r} needs two approvers ({'; '.join(step.because)}), which cannot be asked yet.",
-                details={"step_id": step.step_id, "because": list(step.because)},
-                phase=Phase.APPROVAL,
-            )
+    for step in plan.steps:
+        check_askable(step.step_id, step.duty, step.because)
     return plan
+
+
+def check_askable(step_id: str, duty: Duty, because: tuple[str, ...]) -> None:
+    """Refuse what no number of people that can be asked allows. Raises SagaError(DUTY_NOT_AVAILABLE)."""
+    if duty is Duty.TWO:
+        raise SagaError(
+            Reason.DUTY_NOT_AVAILABLE,
+            f"Step {step_id!r} needs two approvers ({'; '.join(because)}), which cannot be asked yet.",
+            details={"step_id": step_id, "because": list(because)},
+            phase=Phase.APPROVAL,
+        )
+
+
+def grade_late(
+    step: PlannedStep,
+    steps: Sequence[ProposedStep],
+    over: Collection[str],
+    *,
+    caller: Caller,
+    objects: Objects,
+    policy: Policy,
+    earlier: str | None = None,
+) -> Grade:
+    """Grade a step of a plan whose late arguments are known now; pure. Raises SagaError as `plan_for` does.
+
+    `steps` are all steps of the plan, with every late argument that is known; `over` are those whose work the objects
+    show already; `earlier` is the intent that did the same before. The amount is all that the plan moves as far as it
+    is known, whatever runs first: of two steps that together are large at least the one that is graded later asks.
+    """
+    whole = _World(steps, caller, objects, policy)
+    for each in steps:
+        whole.count(each)
+    left = _World(steps, caller, objects, policy)
+    crossings = [found for each in steps if each.step_id not in over for found in left.crossed(each, step.step_id)]
+    known = next(each for each in steps if each.step_id == step.step_id)
+    graded = grade(known.contract, whole.inputs(known, crossings, together="the other steps of the plan"), policy)
+    least = Duty.NONE if earlier is None else Duty.ONE
+    duty = max(step.duty, graded.duty, least, key=_rank)
+    repeats = () if earlier is None else (_repeats(earlier),)
+    because = tuple(dict.fromkeys((*step.because, *graded.because, *repeats)))
+    check_askable(step.step_id, duty, because)
+    return Grade(level=max(step.level, graded.level), duty=duty, because=because)
 
 
 class _World:
     """The objects of a plan, as each of its steps would leave them for the next."""
 
-    def __init__(self, proposal: Proposal, objects: Objects, policy: Policy, alike: Mapping[str, str]) -> None:
-        self._alike = alike
-        self._caller = proposal.caller
-        self._occurrence = proposal.intent.occurrence
+    def __init__(self, steps: Sequence[ProposedStep], caller: Caller, objects: Objects, policy: Policy) -> None:
+        self._caller = caller
         self._objects = objects
         self._policy = policy
         self._received: dict[str, list[tuple[str, int]]] = {}
         self._taken: Counter[str] = Counter()
-        self._before: dict[str, frozenset[str]] = {}
+        self._before = ancestors_of(steps)
         self._states = {name: known.state for name, known in objects.items()}
-        self._steps = {step.step_id: step for step in proposal.steps}
+        self._steps = {step.step_id: step for step in steps}
         self._sums: dict[str | None, int] = {}
         self._covered: dict[tuple[str, str | None], int] = {}
 
-    def planned(self, step: ProposedStep) -> PlannedStep:
+    def planned(self, step: ProposedStep, occurrence: int, alike: Mapping[str, str]) -> PlannedStep:
         """Plan one step; the steps before it have been planned."""
         contract = step.contract
-        self._before[step.step_id] = frozenset(step.needs).union(*(self._before[need] for need in step.needs))
-        check_literal(step, self._steps)
-        crossings = [self._use(step, use) for use in contract.resources]
-        amount = self._spend(step)
-        currency = argument(step, contract.amount.currency) if contract.amount else None
-        total = self._sum(step, amount, currency)
-        graded = grade(
-            contract,
-            RiskInputs(
-                amount_cents=total,
-                is_running_sum=total > amount,
-                currency=currency,
-                rows=_count(step),
-                crosses_principal=any(crossing.principal for crossing in crossings),
-                draws_on_tenant=any(crossing.tenant for crossing in crossings),
-            ),
-            self._policy,
-        )
+        crossings = self.crossed(step, step.step_id)
+        self.count(step)
+        graded = grade(contract, self.inputs(step, crossings), self._policy)
         duty, because = graded.duty, graded.because
-        repeated = contract.writes and self._occurrence > 1 and graded.level >= LEVEL_ASKED_WHEN_REPEATED
+        repeated = contract.writes and occurrence > 1 and graded.level >= LEVEL_ASKED_WHEN_REPEATED
         if repeated and duty is Duty.NONE:
-            duty, because = Duty.ONE, (*because, f"occurrence {self._occurrence} of the same intent")
-        if (earlier := self._alike.get(step.step_id)) is not None:
-            duty = max(duty, Duty.ONE, key=lambda known: known.rank)
-            because = (*because, f"{Reason.POSSIBLE_DUPLICATE}: {earlier} did the same")
+            duty, because = Duty.ONE, (*because, f"occurrence {occurrence} of the same intent")
+        if (earlier := alike.get(step.step_id)) is not None:
+            duty, because = max(duty, Duty.ONE, key=_rank), (*because, _repeats(earlier))
         return PlannedStep(
             step_id=step.step_id,
             tool=contract.wire_name,
@@ -132,7 +154,7 @@ class _World:
             needs=step.needs,
             dispatch=contract.dispatch,
             side_effect=contract.side_effect,
-            may_refuse=contract.may_refuse,
+            may_refuse=step.may_refuse,
             duty=duty,
             level=graded.level,
             because=because,
@@ -141,7 +163,48 @@ class _World:
             patience_seconds=contract.patience_seconds,
             cancel_by_key=contract.cancel_by_key,
             resources=step.resources,
+            late=step.late,
+            locks=self._locks(step),
         )
+
+    def inputs(
+        self, step: ProposedStep, crossings: Sequence["_Crossing"], together: str = "the steps before it"
+    ) -> RiskInputs:
+        """What is known of a step's size and reach. An amount in a currency that is not known yet is not known."""
+        amount, currency = _cents(step), _currency(step)
+        total = max(amount, self._sums.get(currency, 0)) if amount and step.contract.writes else amount
+        is_known = step.contract.amount is None or currency is not None
+        return RiskInputs(
+            amount_cents=total if is_known else 0,
+            together=together if total > amount else "",
+            currency=currency,
+            rows=_count(step),
+            crosses_principal=any(crossing.principal for crossing in crossings),
+            draws_on_tenant=any(crossing.tenant for crossing in crossings),
+        )
+
+    def crossed(self, step: ProposedStep, of: str) -> list["_Crossing"]:
+        """Check a step's objects and funds, and leave them as it leaves them; tell whose they are for step `of`."""
+        crossings = [self._use(step, use) for use in step.contract.resources]
+        self._spend(step)
+        return crossings if step.step_id == of else []
+
+    def _locks(self, step: ProposedStep) -> tuple[PlannedLock, ...]:
+        """What a step locks: its objects, and what they are part of."""
+        whole = {name: known.within for name, known in self._objects.items() if known.within is not None}
+        named = {use.argument: argument(step, use.argument) for use in step.contract.resources}
+        locks = planned_locks(step.contract.resources, named, whole)
+        bound = [lock.argument for lock in locks if lock.argument is not None]
+        late = [name for name in bound if self._maker(step, name) is None]
+        if late and not step.contract.may_refuse:
+            raise SagaError(
+                Reason.PLAN_UNSOUND,
+                f"Step {step.step_id!r} cannot refuse, and binds {', '.join(late)}, which it locks: somebody else may"
+                " have it by then; say it outright, so that it is locked before the first write.",
+                details={"step_id": step.step_id, "bound": late},
+                phase=Phase.VALIDATION,
+            )
+        return locks
 
     def _use(self, step: ProposedStep, use: ResourceUse) -> "_Crossing":
         """Check one object and leave it in its next state; tell whose it is besides the principal's."""
@@ -174,7 +237,7 @@ class _World:
             )
         if use.state_after is not None:
             self._states[name] = use.state_after
-        currency = argument(step, step.contract.amount.currency) if step.contract.amount else None
+        currency = _currency(step)
         if currency is not None and known.currency not in (None, currency):
             raise SagaError(
                 Reason.CURRENCY_MISMATCH,
@@ -184,12 +247,11 @@ class _World:
         drawn = use.access in DRAWING and (known.principal is None or known.draws_on_tenant)
         return _Crossing(principal=crosses, tenant=drawn)
 
-    def _spend(self, step: ProposedStep) -> int:
-        """Move the step's amount between the funds that earlier steps left; return it."""
-        use = step.contract.amount
-        amount = argument(step, use.argument) if use else None
-        if use is None or not isinstance(amount, int):
-            return 0
+    def _spend(self, step: ProposedStep) -> None:
+        """Move the step's amount between the funds that earlier steps left."""
+        use, amount = step.contract.amount, _cents(step)
+        if use is None:
+            return
         source, target = _name_of(step, use.taken_from), _name_of(step, use.paid_into)
         limit = self._objects[source].limit_cents if source in self._objects else None
         if limit is not None and amount > limit:
@@ -207,7 +269,6 @@ class _World:
             )
         self._taken[source] += amount
         self._received.setdefault(target, []).append((step.step_id, amount))
-        return amount
 
     def _available(self, step: ProposedStep, source: str) -> int | None:
         """What is left for a step whatever runs first: all takings count, of the receipts those that it waits for."""
@@ -217,15 +278,15 @@ class _World:
         came = sum(amount for giver, amount in self._received.get(source, ()) if giver in self._before[step.step_id])
         return known.available_cents - self._taken[source] + came
 
-    def _sum(self, step: ProposedStep, amount: int, currency: JsonValue) -> int:
-        """Add the step to what the plan moves in its currency, a hold and its capture once; return the sum.
+    def count(self, step: ProposedStep) -> None:
+        """Add the step to what the plan moves in its currency, a hold and its capture once.
 
         What a step takes from an object that an earlier step made is that step's money: as much of it as that step
         took is counted already.
         """
+        use, known, amount = step.contract.amount, _currency(step), _cents(step)
         if not step.contract.writes or amount == 0:
-            return amount
-        use, known = step.contract.amount, currency if isinstance(currency, str) else None
+            return
         maker = self._maker(step, use.taken_from) if use is not None and use.taken_from is not None else None
         counted = 0
         if maker is not None:
@@ -234,7 +295,6 @@ class _World:
             self._covered[maker.step_id, known] = covered - counted
         self._covered[step.step_id, known] = amount
         self._sums[known] = self._sums.get(known, 0) + amount - counted
-        return self._sums[known]
 
     def _maker(self, step: ProposedStep, name: str) -> ProposedStep | None:
         """Find the step that makes the object which an argument binds to."""
@@ -252,39 +312,6 @@ class _Crossing:
     tenant: bool = False
 
 
-def makes(contract: AnyContract, kind: str | None) -> bool:
-    """True when a tool's output of this kind is an object of its own making.
-
-    One that reads makes nothing, and an id of a kind that it was given may be the very id that it was given.
-    """
-    return contract.writes and kind not in {use.kind for use in contract.resources}
-
-
-def check_literal(step: ProposedStep, steps: Mapping[str, ProposedStep]) -> None:
-    """Refuse a binding where risk is read: amount, currency, count, payee and what is drawn on must be seen before.
-
-    A binding to an object that a step of the plan makes (a hold, a capture) is fine. Raises SagaError(PLAN_UNSOUND).
-    """
-    contract = step.contract
-    seen = {contract.rows_argument} if contract.rows_argument else set[str]()
-    if contract.amount is not None:
-        seen |= {contract.amount.argument, contract.amount.currency}
-    seen |= {use.argument for use in contract.resources if use.access is Access.PAY_INTO}
-    bound = {name for name in seen if binding_of(argument(step, name)) is not None}
-    for use in contract.resources:
-        binding = binding_of(argument(step, use.argument)) if use.access in DRAWING else None
-        if binding is not None and not makes(steps[binding[0]].contract, use.kind):
-            bound.add(use.argument)
-    if bound:
-        raise SagaError(
-            Reason.PLAN_UNSOUND,
-            f"Step {step.step_id!r} binds {', '.join(sorted(bound))}; say it outright, so that it can be graded and"
-            " approved.",
-            details={"step_id": step.step_id, "bound": sorted(bound)},
-            phase=Phase.VALIDATION,
-        )
-
-
 def _kind_of(contract: AnyContract, name: str | None) -> str | None:
     return next((use.kind for use in contract.resources if use.argument == name), None)
 
@@ -292,6 +319,27 @@ def _kind_of(contract: AnyContract, name: str | None) -> str | None:
 def _name_of(step: ProposedStep, name: str | None) -> str:
     """`kind:id` of the object that an argument names; a binding names none."""
     return f"{_kind_of(step.contract, name)}:{argument(step, name)}"
+
+
+def _rank(duty: Duty) -> int:
+    return duty.rank
+
+
+def _repeats(earlier: str) -> str:
+    return f"{Reason.POSSIBLE_DUPLICATE}: {earlier} did the same"
+
+
+def _cents(step: ProposedStep) -> int:
+    """How much a step moves; 0 when it moves nothing, or when it is not known yet."""
+    use = step.contract.amount
+    amount = argument(step, use.argument) if use else None
+    return amount if isinstance(amount, int) else 0
+
+
+def _currency(step: ProposedStep) -> str | None:
+    use = step.contract.amount
+    currency = argument(step, use.currency) if use else None
+    return currency if isinstance(currency, str) else None
 
 
 def _count(step: ProposedStep) -> int:

@@ -27,6 +27,7 @@ _CODES: Final = {
     Rule.STATES: "state_unsound",
     Rule.AMOUNTS: "amount_unsound",
     Rule.UNDO_KNOWN: "undo_missing",
+    Rule.GRADED: "graded_late",
 }
 
 
@@ -188,10 +189,17 @@ def _proved(step: Call, contract: AnyContract | None, *, has_pivot: bool) -> Pro
 
 
 def _ties(steps: Sequence[Call], order: Order) -> Iterator[tuple[str, str]]:
-    """Find independent steps on one object, which are undone in the reverse of how they landed."""
+    """Find independent steps on one object, which are undone in the reverse of how they landed.
+
+    Of a late step it is not known yet what it touches: it may be anything.
+    """
     by_object: dict[str, int] = {}
+    late = writers = 0
     for number, step in enumerate(steps):
-        mine = 0
+        mine = late if not step.late else writers
+        if step.writes:
+            writers |= 1 << number
+            late |= 1 << number if step.late else 0
         for name in step.resources if step.writes else ():
             mine |= by_object.get(name, 0)
             by_object[name] = by_object.get(name, 0) | 1 << number

@@ -12,6 +12,7 @@ from contracts.binding import Binding
 from contracts.canonical import canonical_form
 from contracts.graph import ordered
 from contracts.intent import Caller, Intent
+from contracts.late import late_arguments
 from contracts.objects import literals
 from contracts.proof import Proof, prove_steps, require_sound
 from contracts.reader import read_intent
@@ -30,6 +31,7 @@ class ProposedStep:
     needs: tuple[str, ...]
     bindings: tuple[Binding, ...]
     position: int
+    late: tuple[str, ...] = ()
 
     @property
     def tool(self) -> str:
@@ -43,8 +45,8 @@ class ProposedStep:
 
     @property
     def may_refuse(self) -> bool:
-        """True when it can say no for business reasons."""
-        return self.contract.may_refuse
+        """True when it can say no: for business reasons, or because of what it is graded by late."""
+        return self.contract.may_refuse or bool(self.late)
 
     @property
     def writes(self) -> bool:
@@ -135,6 +137,7 @@ def propose(
         canonical_steps=canonical.identity,
         business_reference=business_reference,
     )
+    contracts = {node.step_id: node.contract for node in nodes}
     steps = tuple(
         ProposedStep(
             step_id=node.step_id,
@@ -143,6 +146,7 @@ def propose(
             needs=node.needs,
             bindings=node.bindings,
             position=canonical.positions[node.step_id],
+            late=late_arguments(node.contract, node.arguments, contracts),
         )
         for node in ordered(nodes)
     )

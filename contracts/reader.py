@@ -11,13 +11,14 @@ from pydantic import ValidationError
 from contracts.base import JsonObject, JsonValue, as_array, as_object, items_of
 from contracts.binding import Binding, bindings_of
 from contracts.errors import FieldProblem, SagaError
-from contracts.fit import misfit, source_place
+from contracts.fit import misfit, operand_misfit, promised, result_misfit, source_place
+from contracts.functions import FUNCTIONS, OPERANDS_MAX, OPERANDS_MIN, Range, expression_of
 from contracts.graph import Node, cycle_of
-from contracts.intent import FROM, STEP_ID_PATTERN, STEPS_MAX, Intent
+from contracts.intent import FN, FROM, OF, STEP_ID_PATTERN, STEPS_MAX, Intent
 from contracts.problems import field_problems, informed, problem_at
 from contracts.reasons import Reason
 from contracts.registry import Registry
-from contracts.shape import shape_of
+from contracts.shape import Place, shape_of
 from contracts.tool import AnyContract
 from contracts.wire import (
     BODY_BYTES_MAX,
@@ -36,6 +37,10 @@ _BINDING_EXAMPLE: Final = {FROM: "freeze.hold_id"}
 _OFFERS_MAX: Final = 10
 _STEP_ID: Final = re.compile(STEP_ID_PATTERN)
 _BINDING_ALLOWED: Final = f'{{"{FROM}": "step_id.output_field"}}, nothing beside it'
+_MALFORMED: Final = (
+    f"An object with {FROM} is a binding, one with {FN} a function of bindings and whole numbers"
+    f" ({', '.join(FUNCTIONS)}; {OF}: {OPERANDS_MIN} to {OPERANDS_MAX}), and this is neither."
+)
 
 
 def read_intent(given: JsonObject, registry: Registry) -> tuple[Intent, list[Node]]:
@@ -174,8 +179,7 @@ class _Reading:
     def _check_bindings(self, step: _Step, by_id: dict[str, _Step]) -> None:
         """Check each binding by itself; what else would fit is said only of as many as are told."""
         for path in step.malformed[:PROBLEMS_MAX]:
-            message = f"An object with {FROM} is a binding, and this is none."
-            self._say_binding(step, by_id, path, "binding_malformed", message)
+            self._say_binding(step, by_id, path, "binding_malformed", _MALFORMED)
         for binding in step.bindings:
             source = by_id.get(binding.step_id)
             if len(self.problems) >= PROBLEMS_MAX:
@@ -188,6 +192,30 @@ class _Reading:
                 self._say_binding(step, by_id, binding.target, "binding_cycle", message)
             elif source.contract is not None and step.contract is not None:
                 self._check_fit(step, source.contract, step.contract, binding, by_id)
+        for path in dict.fromkeys(binding.target for binding in step.bindings if binding.operand is not None):
+            if len(self.problems) < PROBLEMS_MAX:
+                self._check_result(step, path, by_id)
+
+    def _check_result(self, step: _Step, path: Path, by_id: dict[str, _Step]) -> None:
+        """Check that what a named function can give stands where it is written."""
+        shape = None if step.contract is None else shape_of(step.contract.input)
+        target = None if shape is None else shape.at(path, step.arguments)
+        expression = expression_of(_value_at(step.arguments, path))
+        if target is None or expression is None:
+            return  # an unknown tool or field, and told as such
+        ranges: list[Range] = []
+        for operand in expression.operands:
+            if isinstance(operand, int):
+                ranges.append((operand, operand))
+                continue
+            source = by_id.get(operand[0])
+            place = None if source is None or source.contract is None else _output(source.contract, operand[1])
+            if place is None or operand_misfit(place) is not None:
+                return  # told of the operand
+            ranges.append(promised(place))
+        if (why := result_misfit(expression.function.range_of(ranges), target)) is not None:
+            message = f"{expression.function.name} does not fit: {why}."
+            self._say_binding(step, by_id, path, "binding_misfit", message)
 
     def _check_fit(
         self,
@@ -205,7 +233,9 @@ class _Reading:
             names = ", ".join(name for name, _ in output.fields(output.root))
             message = f"{producer.wire_name} has no output {'.'.join(binding.source)}; it has: {names}."
             self._say_binding(step, by_id, binding.target, "binding_dangling", message)
-        elif (why := misfit(output, source, arguments, target)) is not None:
+        elif (
+            why := misfit(output, source, arguments, target) if binding.operand is None else operand_misfit(source)
+        ) is not None:
             message = f"{binding.source_text} does not fit: {why}."
             self._say_binding(step, by_id, binding.target, "binding_misfit", message)
 
@@ -268,6 +298,16 @@ class _Reading:
             else:
                 allowed = "ids of steps that do not wait for this one"
                 self._say(step.at("needs"), "needs_cycle", message, allowed, [])
+
+
+def _value_at(value: JsonValue, path: Path) -> JsonValue:
+    for part in path:
+        value = value[part]
+    return value
+
+
+def _output(contract: AnyContract, source: tuple[str, ...]) -> Place | None:
+    return source_place(shape_of(contract.output, "serialization"), source)
 
 
 def _informed(fault: Fault, given: JsonObject, registry: Registry) -> FieldProblem:

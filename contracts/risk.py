@@ -25,6 +25,7 @@ class Policy:
     approval_valid_seconds: int = 3_600
     compensation_attempts_max: int = 10
     compensation_backoff_max_seconds: int = 60
+    lock_wait_seconds: int = 30
 
     @property
     def digest(self) -> str:
@@ -43,7 +44,8 @@ class RiskInputs:
     """
 
     amount_cents: int = 0
-    is_running_sum: bool = False
+    together: str = ""
+    """With what else the amount was summed up, in words."""
     currency: str | None = None
     rows: int = 0
     crosses_principal: bool = False
@@ -82,7 +84,7 @@ def grade(  # noqa: C901 - one line per rule
             rules.append((4, Duty.TWO, f"no threshold for currency {inputs.currency}"))
         elif inputs.amount_cents > threshold:
             large = True
-            together = "together with the steps before it " if inputs.is_running_sum else ""
+            together = f"together with {inputs.together} " if inputs.together else ""
             rules.append((4, Duty.ONE, f"{together}more than {threshold} cents {inputs.currency}"))
     if large and irreversible:
         rules.append((4, Duty.TWO, "large and cannot be undone"))

@@ -3,6 +3,7 @@
 Every message that a person may send is one model, because Temporal's Web UI sends exactly one payload.
 """
 
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import Annotated, Any, Final, Literal
 
@@ -14,11 +15,13 @@ from contracts.errors import ErrorInfo
 from contracts.intent import INTENT_ID_PATTERN, NAME_PATTERN, STEP_ID_PATTERN
 from contracts.keys import compensate_key, execute_key
 from contracts.plan import Plan
+from contracts.tool import Duty
 
 WORKFLOW: Final = "IntentWorkflow"
 ADMIT: Final = "admit_intent"
 CLOSE: Final = "close_intent"
 SETTLE: Final = "settle_intent"
+GRADE: Final = "grade_step"
 PARK: Final = "park_intent"
 ADMIT_DECISION: Final = "admit_decision"
 ADMIT_RESOLUTION: Final = "admit_resolution"
@@ -78,14 +81,37 @@ class AdmitRequest(Record):
     run_id: str
 
 
+class Graded(Record):
+    """A step that was graded when its late arguments were known: with them filled in, for good.
+
+    `digest` is what a decision about it names: it binds the plan and these arguments.
+    """
+
+    step_id: str
+    level: int
+    duty: Duty
+    because: tuple[str, ...] = ()
+    arguments: JsonObject
+    digest: str
+
+
 class Ask(Record):
-    """The human decisions of an intent: what is asked, what was decided, how long it may still be decided."""
+    """The human decisions of an intent: what is asked, what was decided, how long it may still be decided.
+
+    `late` are the asked steps that were graded after admission.
+    """
 
     undecided: tuple[str, ...] = ()
     approved: tuple[str, ...] = ()
     denied: tuple[str, ...] = ()
     expires_in_seconds: float = 0.0
     expires_at: str = ""
+    late: tuple[Graded, ...] = ()
+
+    def digests(self, plan_digest: str | None, step_ids: Iterable[str]) -> dict[str, str | None]:
+        """What a decision about each of these steps has to name."""
+        late = {graded.step_id: graded.digest for graded in self.late}
+        return {step_id: late.get(step_id, plan_digest) for step_id in step_ids}
 
 
 class Standing(Record):
@@ -121,6 +147,20 @@ class StepCall(Record):
     def step_key(self) -> str:
         """Key of the step's one execution."""
         return execute_key(self.claim.intent_key, self.step_id)
+
+
+class GradeCall(Record):
+    """Ask for the grade of a step whose late arguments are known now; what they are is read from the tables."""
+
+    claim: Claim
+    step_id: str
+
+
+class GradeAnswer(Record):
+    """The grade of a step, and what people are asked now."""
+
+    graded: Graded
+    ask: Ask = Ask()
 
 
 class StepResult(Record):

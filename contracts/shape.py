@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, cast
 from pydantic import BaseModel
 
 from contracts.base import JsonObject, JsonValue, as_array, as_object
-from contracts.intent import FROM
+from contracts.intent import RESERVED
 from contracts.wire import Path
 
 Schema = Mapping[str, Any]
@@ -185,7 +185,7 @@ class Shape:
             return [self._filled(self.child(place, index), item) for index, item in enumerate(items)]
         branch = self.branch(place, value)
         given = as_object(value)
-        if given is None or branch is None or FROM in given:
+        if given is None or branch is None or RESERVED & given.keys():
             return value
         filled = dict(given)
         for name, field in self.fields(branch):
@@ -203,7 +203,7 @@ class Shape:
             return [self._emptied(self.child(place, index), item) for index, item in enumerate(items)]
         branch = self.branch(place, value)
         filled = as_object(value)
-        if filled is None or branch is None or FROM in filled:
+        if filled is None or branch is None or RESERVED & filled.keys():
             return value
         fields = dict(self.fields(branch))
         kept = as_object(place.schema.get("discriminator")) or {}

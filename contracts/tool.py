@@ -64,6 +64,17 @@ class Access(StrEnum):
     PAY_INTO = "PAY_INTO"
 
 
+class LockMode(StrEnum):
+    """What a step needs of an object besides its own transaction, from before its intent's first write to its end."""
+
+    NONE = "NONE"
+    """The write is enough: what it leaves (a hold, a state) is seen by whoever comes next."""
+    SHARED = "SHARED"
+    """The object stays as it is; others may rely on that too."""
+    EXCLUSIVE = "EXCLUSIVE"
+    """Nobody else sees the object half done, or changed and perhaps changed back."""
+
+
 class Idempotency(StrEnum):
     """How the place where the write happens recognises a repeat."""
 
@@ -112,6 +123,7 @@ class ResourceUse:
     access: Access
     states: frozenset[str]
     state_after: str | None = None
+    lock: LockMode = LockMode.NONE
 
 
 @dataclass(frozen=True, kw_only=True)

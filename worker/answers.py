@@ -124,13 +124,16 @@ class Known:
 
     def warnings(self) -> tuple[str, ...]:
         """What whoever asked should know about its steps: which of them were done before under another key."""
-        steps = self.standing.plan.steps if self.standing.plan else ()
-        return tuple(
-            f"{step.step_id}: {why}"
-            for step in steps
-            for why in step.because
+        planned = self.standing.plan.steps if self.standing.plan else ()
+        said = [(step.step_id, step.because) for step in planned]
+        said += [(graded.step_id, graded.because) for graded in self.standing.ask.late]
+        found = (
+            f"{step_id}: {why}"
+            for step_id, because in said
+            for why in because
             if why.startswith(Reason.POSSIBLE_DUPLICATE)
         )
+        return tuple(dict.fromkeys(found))
 
     def _denied(self) -> ErrorInfo | None:
         """Who said no, and why: the saga ends with the bare cause."""

@@ -21,6 +21,7 @@ from temporalio.service import RPCError
 from activities.admission import Admission
 from activities.database import Database, Transaction
 from activities.dispatch import Engine
+from activities.locks import in_the_way
 from activities.repeats import ALIAS, admit_repeat, check_alias
 from activities.tool import Pack
 from contracts.envelope import Envelope, error_envelope
@@ -296,7 +297,8 @@ class Door:
     async def why(self, tenant: str, intent_id: str) -> Outlook:
         """Tell what an intent waits for, what happens next and what a person can do; raises as `show`."""
         try:
-            return await outlook_of(self._client, await find(self._database, tenant, intent_id))
+            known = await find(self._database, tenant, intent_id)
+            return await outlook_of(self._client, known, await in_the_way(self._database, known.intent_key))
         except SagaError as error:
             if error.reason is not Reason.INTENT_NOT_FOUND:
                 raise

@@ -14,6 +14,7 @@ from contracts.plan import Plan
 from contracts.proposal import Proposal
 from contracts.reasons import Reason
 from contracts.registry import Registry
+from contracts.risk import LEVELS
 from contracts.saga import IntentPhase, ParkReason, Standing
 from contracts.tool import AnyContract, SideEffect
 from worker.answers import now_text
@@ -35,8 +36,9 @@ order by i.admitted_at desc limit %(most)s
 """  # noqa: S608 - constants
 _APPROVALS: Final[LiteralString] = """
 select i.intent_id, i.plan, i.request, i.risk_level, i.agent, i.principal, i.session_id, r.step_id, r.duty, r.reason,
-    r.requested_at, r.expires_at, r.expires_at <= now() as expired
+    r.requested_at, r.expires_at, r.expires_at <= now() as expired, r.plan_digest, g.arguments as late, g.level
 from backstay.approval_requests r join backstay.intents i using (intent_key)
+left join backstay.late_grades g using (intent_key, step_id)
 where i.tenant = %s and i.final_at is null and i.phase = 'ADMITTED' and i.parked_reason is null and not exists (
     select from backstay.decisions d where d.intent_key = r.intent_key and d.step_id = r.step_id)
 order by r.expires_at limit %s
@@ -289,12 +291,12 @@ def _card(row: Row) -> ApprovalCard:
         intent_id=intent_id,
         step_id=step.step_id,
         tool=step.tool,
-        arguments=step.arguments,
+        arguments=json.loads(row["late"]) if row["late"] else step.arguments,
         because=row["reason"],
         duty=row["duty"],
-        risk_level=row["risk_level"],
+        risk_level=LEVELS[int(row["level"])] if row["late"] else str(row["risk_level"]),
         undo=undo_text(step.side_effect),
-        plan_digest=plan.digest,
+        plan_digest=row["plan_digest"],
         goal=json.loads(row["request"])["intent"].get("goal"),
         principal=row["principal"],
         agent=row["agent"],

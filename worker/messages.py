@@ -83,7 +83,7 @@ class Messages:
         Raises SagaError: DECISION_INVALID, DECISION_LATE, NOT_ALLOWED, INTENT_NOT_FOUND, INTERRUPTED.
         """
         known = await find(self._database, tenant, intent_id)
-        bound = plan_digest or known.standing.plan_digest
+        bound = plan_digest or _asked_digest(known, step_id)
         if bound is None:
             raise SagaError(
                 Reason.DECISION_INVALID,
@@ -213,6 +213,21 @@ class Messages:
             " again.",
             details={"intent_id": standing.intent_id},
         )
+
+
+def _asked_digest(known: Known, step_id: str | None) -> str | None:
+    """What a decision names when nobody says the card. Raises SagaError(DECISION_INVALID) where there are several."""
+    ask, plan_digest = known.standing.ask, known.standing.plan_digest
+    digests = ask.digests(plan_digest, ask.undecided if step_id is None else (step_id,))
+    named = set(digests.values()) or {plan_digest}
+    if len(named) > 1:
+        raise SagaError(
+            Reason.DECISION_INVALID,
+            f"Decisions are asked about {', '.join(digests)}, each by a card of its own; name the step.",
+            details={"steps": list(digests)},
+            phase=Phase.APPROVAL,
+        )
+    return named.pop()
 
 
 def _valid(model: type[M], values: dict[str, Any]) -> M:

@@ -7,6 +7,7 @@ from typing import Final
 
 from temporalio.client import Client
 
+from activities.database import Row
 from activities.phase import pivot_landed
 from contracts.base import JsonObject, Record
 from contracts.envelope import Cause, Outcome
@@ -61,11 +62,11 @@ class Outlook(Record):
     options: tuple[Option, ...]
 
 
-async def outlook_of(client: Client, known: Known) -> Outlook:
-    """Put together what the tables and Temporal know of an intent."""
+async def outlook_of(client: Client, known: Known, in_the_way: list[Row]) -> Outlook:
+    """Put together what the tables and Temporal know of an intent; `in_the_way`: who keeps it from its locks."""
     standing = known.standing
     run = Run() if standing.phase.is_final else await run_of(client, known.row["workflow_id"])
-    blocked, action, at = _next(known, run)
+    blocked, action, at = _next(known, run, in_the_way)
     return Outlook(
         intent_id=standing.intent_id,
         outcome=known.report().outcome,
@@ -80,7 +81,7 @@ async def outlook_of(client: Client, known: Known) -> Outlook:
         run=run.state,
         activities=run.activities,
         deadline_at=known.row["deadline_at"].isoformat(timespec="seconds"),
-        options=tuple(_options(known, run.state)),
+        options=tuple(_options(known, run.state, in_the_way)),
     )
 
 
@@ -109,7 +110,7 @@ async def outlook_before_admission(client: Client, tenant: str, intent_id: str) 
     )
 
 
-def _next(known: Known, run: Run) -> tuple[str | None, str | None, str | None]:
+def _next(known: Known, run: Run, in_the_way: list[Row]) -> tuple[str | None, str | None, str | None]:
     """Say what blocks it, what happens next by itself, and when."""
     standing = known.standing
     if standing.phase.is_final:
@@ -121,8 +122,18 @@ def _next(known: Known, run: Run) -> tuple[str | None, str | None, str | None]:
         return "no run carries it (it was ended from outside)", "none; `backstay sweep` starts a run", None
     if known.is_at_rest:
         asked = ", ".join(standing.ask.undecided)
-        return f"a decision about {asked}", "it expires, and nothing is done", standing.ask.expires_at
+        ends = "what landed is undone" if known.effects else "nothing is done"
+        return f"a decision about {asked}", f"it expires, and {ends}", standing.ask.expires_at
+    if in_the_way:
+        return "; ".join(map(_locked, in_the_way)), "it asks again within two seconds, and closes in the end", None
     return _next_of_run(run)
+
+
+def _locked(row: Row) -> str:
+    """Say who has an object, or asked for it before."""
+    does = f"holds it {row['mode']}" if row["is_held"] else f"asked before, {row['mode']}"
+    rests = f", parked {row['parked_reason']}" if row["parked_reason"] else ""
+    return f"{row['resource']}: {row['intent_id']} {does} (by {row['agent']} for {row['principal']}{rests})"
 
 
 def _next_of_run(run: Run) -> tuple[str, str, str | None]:
@@ -144,7 +155,7 @@ def _next_of_run(run: Run) -> tuple[str, str, str | None]:
     return "nothing: a worker has it, or will take it next", "its next step runs", None
 
 
-def _options(known: Known, run: str) -> list[Option]:
+def _options(known: Known, run: str, in_the_way: list[Row]) -> list[Option]:
     standing = known.standing
     intent_id = standing.intent_id
     if standing.phase.is_final:
@@ -160,6 +171,9 @@ def _options(known: Known, run: str) -> list[Option]:
         for step_id in standing.ask.undecided:
             options.append(Option(command=f"backstay approve {intent_id} {step_id}", effect="lets the step run"))
             options.append(Option(command=f"backstay deny {intent_id} {step_id}", effect="ends the intent"))
+        for resource in sorted({row["resource"] for row in in_the_way if row["is_held"]}):
+            taken = "takes it from its holder, whose next step is refused"
+            options.append(Option(command=f"backstay unlock {resource}", effect=taken))
         options.append(Option(command=f"backstay intent cancel {intent_id}", effect="stops it and undoes what landed"))
     return options
 

@@ -26,6 +26,8 @@ class PreviewStep(Record):
     level: str
     duty: Duty
     because: tuple[str, ...]
+    late: tuple[str, ...] = ()
+    """Arguments that are bound and graded when they are known: level and duty are the least that they can be."""
     undo: str | None
 
 
@@ -65,6 +67,7 @@ def preview_of(plan: Plan, proof: Proof, registry: Registry, posted_before: Outc
                 level=LEVELS[step.level],
                 duty=step.duty,
                 because=step.because,
+                late=step.late,
                 undo=registry[step.tool].compensates_by,
             )
             for step in plan.steps

@@ -42,12 +42,13 @@ def back(state: State) -> Advance:
 def _blockers(plan: Plan, state: State) -> dict[str, set[str]]:
     """For each step the steps that must be undone before it: its dependents, and later landings on its objects.
 
-    What may have landed may have landed later.
+    What may have landed may have landed later. What a late step touches the plan does not say: it may be anything.
     """
     blockers: dict[str, set[str]] = {step_id: set(steps) for step_id, steps in plan.dependents.items()}
     for one in plan.steps:
         for other in plan.steps:
-            if one is other or not set(one.resources) & set(other.resources):
+            may_touch = one.late or other.late or set(one.resources) & set(other.resources)
+            if one is other or not may_touch:
                 continue
             mine, theirs = state.steps[one.step_id].transaction_id, state.steps[other.step_id].transaction_id
             is_later = mine is not None and theirs is not None and theirs > mine

@@ -31,6 +31,13 @@ class Execute:
 
 
 @dataclass(frozen=True, slots=True)
+class Grade:
+    """Have a step graded whose late arguments are known now."""
+
+    step_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class Lookup:
     """Look up, after a while, what became of a step whose outcome is not known."""
 
@@ -79,4 +86,4 @@ class Finish:
     duplicate: bool = False
 
 
-Command = Admit | Ask | Execute | Lookup | CloseIntent | Compensate | Settle | Park | Finish
+Command = Admit | Ask | Execute | Grade | Lookup | CloseIntent | Compensate | Settle | Park | Finish

@@ -3,6 +3,7 @@
 import json
 
 from contracts.base import JsonObject
+from contracts.plan import Plan
 from contracts.saga import ParkReason
 from workflows.state import Stage, State
 
@@ -25,23 +26,34 @@ def markdown(state: State) -> str:
             f"| {step.step_id} | {step.tool} | {shown} | L{step.level} | {step.duty} | {number} | {_cell(note)} |"
         )
     if state.stage is Stage.AWAITING_APPROVAL:
-        lines += ["", f"Waiting for {state.waiting_for()}.", "", "Update `decide`, paste and complete:", ""]
-        lines += _block(
-            {
-                "decision_id": "choose-one",
-                "plan_digest": state.plan_digest,
-                "verdict": "approve",
-                "approver": "your-name",
-                "reason": "",
-            }
-        )
-        for step in state.plan.gated_steps:
-            lines += ["", f"`{step.step_id}` asks because: {_cell('; '.join(step.because))}", ""]
-            lines += _block({"tool": step.tool, "arguments": step.arguments})
+        lines += _asking(state, state.plan)
     if state.stage is Stage.PARKED:
         lines += ["", f"Parked: {state.parked}. Update `resolve`, paste and complete:", ""]
         lines += _block(_resolution(state))
     return "\n".join(lines)
+
+
+def _asking(state: State, plan: Plan) -> list[str]:
+    """What is asked, each digest with the arguments that it stands for."""
+    lines = ["", f"Waiting for {state.waiting_for()}.", "", "Update `decide`, paste and complete:", ""]
+    late = [graded for graded in state.ask.late if graded.step_id in state.ask.undecided]
+    decision: JsonObject = {
+        "decision_id": "choose-one",
+        "plan_digest": state.plan_digest,
+        "verdict": "approve",
+        "approver": "your-name",
+        "reason": "",
+    }
+    if len(late) < len(state.ask.undecided):
+        lines += _block(decision)
+        for step in plan.gated_steps:
+            lines += ["", f"`{step.step_id}` asks because: {_cell('; '.join(step.because))}", ""]
+            lines += _block({"tool": step.tool, "arguments": step.arguments})
+    for graded in late:
+        lines += ["", f"`{graded.step_id}` asks because: {_cell('; '.join(graded.because))}", ""]
+        lines += _block({"tool": plan.by_id[graded.step_id].tool, "arguments": graded.arguments})
+        lines += _block({**decision, "plan_digest": graded.digest, "step_id": graded.step_id})
+    return lines
 
 
 def _resolution(state: State) -> JsonObject:

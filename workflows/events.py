@@ -8,6 +8,7 @@ from contracts.saga import (
     Closed,
     CompensateResult,
     DecisionAnswer,
+    GradeAnswer,
     Resolution,
     ResolutionAnswer,
     Sighting,
@@ -40,6 +41,15 @@ class DecisionAdmitted:
 @dataclass(frozen=True, slots=True)
 class ApprovalDue:
     """The time to decide is over by this process's clock; the database judges."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepGraded:
+    """A late step was graded, or refused: exactly one of answer and error is there."""
+
+    step_id: str
+    answer: GradeAnswer | None = None
+    error: ErrorInfo | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +126,7 @@ Event = (
     | Rejected
     | DecisionAdmitted
     | ApprovalDue
+    | StepGraded
     | StepLanded
     | StepRefused
     | StepSighted

@@ -9,7 +9,7 @@ from contracts.plan import PlannedStep
 from contracts.reasons import Reason
 from contracts.saga import ParkReason
 from workflows import commands as do
-from workflows.moves import PARALLEL_STEPS_MAX, Advance, close, look, park, unknown_steps
+from workflows.moves import PARALLEL_STEPS_MAX, Advance, ask, close, look, park, unknown_steps
 from workflows.state import Stage, State
 
 
@@ -17,6 +17,7 @@ def forward(state: State) -> Advance:
     """Start every step whose needs are done; settle when all are, park when none can."""
     plan = state.known_plan
     outputs = {step_id: step.output for step_id, step in state.steps.items() if step.output is not None}
+    state, grades = _grade(state) if plan.has_late and state.cause is Cause.NONE else (state, ())
     calls: list[do.Execute] = []
     ready = [step for step in plan.steps if _is_ready(state, step)]
     for planned in ready[: PARALLEL_STEPS_MAX - len(state.running())]:
@@ -32,21 +33,50 @@ def forward(state: State) -> Advance:
     for call in calls:
         state = state.with_step(call.step_id, state=StepState.EXECUTING, step_key=plan.execute_key(call.step_id))
     state, looks = look(state, unknown_steps(state), closing=False) if state.cause is Cause.NONE else (state, ())
-    if calls or looks or state.running():
-        return state, (*calls, *looks)
+    if grades or calls or looks or state.running():
+        return state, (*grades, *calls, *looks)
     if all(step.state is StepState.DONE for step in state.steps.values()):
         return replace(state, stage=Stage.SETTLING), (do.Settle(),)
     if state.cause is Cause.NONE and unknown_steps(state):
         return _out_of_patience(state)
+    if state.cause is Cause.NONE and plan.has_late and state.ask.undecided:
+        return ask(state)
     if state.past_pivot:
         return park(state, ParkReason.STUCK_AFTER_PIVOT)
     return turn_back(state)
 
 
 def _is_ready(state: State, planned: PlannedStep) -> bool:
-    return state.steps[planned.step_id].state is StepState.PLANNED and all(
-        state.steps[need].state is StepState.DONE for need in planned.needs
+    step = state.steps[planned.step_id]
+    if planned.late and not step.is_graded:
+        return False
+    return (
+        step.state is StepState.PLANNED
+        and all(state.steps[need].state is StepState.DONE for need in planned.needs)
+        and not (planned.writes and state.known_plan.has_late and _is_held(state))
     )
+
+
+def _is_held(state: State) -> bool:
+    """Whether writes wait: for people, for a grade, or for what a grade needs and only has to be read."""
+    first = state.known_plan.graded_first
+    return (
+        bool(state.ask.undecided)
+        or any(step.is_grading for step in state.steps.values())
+        or any(not state.steps[step_id].is_graded for step_id in first)
+    )
+
+
+def _grade(state: State) -> Advance:
+    """Have every late step graded whose late arguments are known, long before it is its turn."""
+    found: list[do.Grade] = []
+    for planned in state.known_plan.steps:
+        step = state.steps[planned.step_id]
+        is_open = planned.late and not (step.is_graded or step.is_grading) and step.state is StepState.PLANNED
+        if is_open and all(state.steps[source].state is StepState.DONE for source in planned.late_sources):
+            found.append(do.Grade(step_id=planned.step_id))
+            state = state.with_step(planned.step_id, is_grading=True)
+    return state, tuple(found)
 
 
 def _out_of_patience(state: State) -> Advance:

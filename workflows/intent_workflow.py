@@ -255,7 +255,9 @@ class IntentWorkflow:
         match command:
             case do.Execute():
                 await pause(command.after_seconds)
-                self._take(await self._execute(command))
+                self._take(self._overtaken(command) or await self._execute(command))
+            case do.Grade():
+                self._take(await self._grade(command))
             case do.Lookup():
                 await pause(command.after_seconds)
                 self._take(await self._look_up(command))
@@ -293,6 +295,13 @@ class IntentWorkflow:
                 return on.Rejected(error.info)
             raise
 
+    def _overtaken(self, command: do.Execute) -> on.Event | None:
+        """Leave a step out that has rested while the saga turned back: it has not begun."""
+        if command.after_seconds == 0 or self._state.cause is Cause.NONE or self._state.past_pivot:
+            return None
+        error = SagaError(Reason.SUPERSEDED, f"Step {command.step_id!r} had not begun when the intent was stopped.")
+        return on.StepRefused(command.step_id, error.info)
+
     async def _execute(self, command: do.Execute) -> on.Event:
         plan = self._state.known_plan
         step = plan.by_id[command.step_id]
@@ -307,6 +316,13 @@ class IntentWorkflow:
         except SagaError as error:
             return on.StepRefused(step.step_id, error.info)
         return on.StepLanded(result)
+
+    async def _grade(self, command: do.Grade) -> on.Event:
+        call = saga.GradeCall(claim=self._claim(), step_id=command.step_id)
+        try:
+            return on.StepGraded(command.step_id, answer=await self._call(saga.GRADE, call, saga.GradeAnswer))
+        except SagaError as error:
+            return on.StepGraded(command.step_id, error=error.info)
 
     async def _look_up(self, command: do.Lookup) -> on.Event:
         """Ask until there is an answer: whatever the downstream does is one."""

@@ -26,6 +26,14 @@ def close(state: State, cause: Cause) -> Advance:
     return closing, (do.CloseIntent(cause=cause, error=error, actor=actor),)
 
 
+def ask(state: State) -> Advance:
+    """Wait for people; nothing runs."""
+    for step_id in state.ask.undecided:
+        state = state.with_step(step_id, state=StepState.AWAITING_APPROVAL)
+    waiting = replace(state, stage=Stage.AWAITING_APPROVAL)
+    return waiting, (do.Ask(step_ids=state.ask.undecided, expires_in_seconds=state.ask.expires_in_seconds),)
+
+
 def park(state: State, reason: ParkReason) -> Advance:
     """Rest: in the database first, so that no step lands meanwhile."""
     stands = _STUCK.get(reason, StepState.REFUSED)

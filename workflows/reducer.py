@@ -12,14 +12,25 @@ from typing import Final
 
 from contracts.envelope import Cause, IntentReport, Outcome, StepState
 from contracts.errors import ErrorInfo, SagaError
+from contracts.locks import asks_again_after
 from contracts.plan import Plan
 from contracts.reasons import Reason
-from contracts.saga import Ask, Cancellation, Closed, IntentPhase, ParkReason, Sighting, Standing, StepResult
+from contracts.saga import (
+    Ask,
+    Cancellation,
+    Closed,
+    GradeAnswer,
+    IntentPhase,
+    ParkReason,
+    Sighting,
+    Standing,
+    StepResult,
+)
 from workflows import commands as do
 from workflows import events as on
 from workflows.backward import back
 from workflows.forward import forward, turn_back, without
-from workflows.moves import NOTHING, PARALLEL_STEPS_MAX, Advance, close, unknown, unknown_steps
+from workflows.moves import NOTHING, PARALLEL_STEPS_MAX, Advance, ask, close, unknown, unknown_steps
 from workflows.state import Stage, State, Step
 
 SWITCHED_OFF_SECONDS_MAX: Final = 60.0
@@ -47,6 +58,8 @@ def advance(state: State, event: on.Event) -> Advance:  # noqa: C901, PLR0911, P
             return _decide(replace(state, ask=_known(state.ask, answer.ask)))
         case on.ApprovalDue():
             return close(state, Cause.EXPIRED) if state.stage is Stage.AWAITING_APPROVAL else (state, NOTHING)
+        case on.StepGraded(step_id, graded, error):
+            return _graded(state.with_step(step_id, is_grading=False), step_id, graded, error)
         case on.StepLanded(result):
             return _go_on(_past(_landed(state, result), result.step_id))
         case on.StepRefused(step_id, error):
@@ -154,11 +167,13 @@ def _known(earlier: Ask, later: Ask) -> Ask:
     denied = {*earlier.denied, *later.denied}
     approved = {*earlier.approved, *later.approved} - denied
     undecided = {*earlier.undecided, *later.undecided} - approved - denied
+    late = {graded.step_id: graded for graded in (*earlier.late, *later.late)}
     return later.model_copy(
         update={
             "undecided": tuple(sorted(undecided)),
             "approved": tuple(sorted(approved)),
             "denied": tuple(sorted(denied)),
+            "late": tuple(late.values()),
         }
     )
 
@@ -172,8 +187,22 @@ def _decide(state: State) -> Advance:
             return _start(state)
         case Stage.FORWARD if state.ask.denied and state.cause is Cause.NONE and not state.past_pivot:
             return _go_on(replace(state, cause=Cause.DENIED))
+        case Stage.FORWARD if state.known_plan.has_late:
+            return _go_on(state)
         case _:
             return state, NOTHING
+
+
+def _graded(state: State, step_id: str, graded: GradeAnswer | None, error: ErrorInfo | None) -> Advance:
+    """A late step has its grade, and may wait for people now; or it may not run at all."""
+    if graded is not None:
+        asked = _known(state.ask, graded.ask)
+        return _decide(replace(state.with_step(step_id, is_graded=True), ask=asked))
+    if error is None:
+        raise AssertionError("a grade is given or refused")
+    if error.code in (Reason.RUN_STALE, Reason.INTENT_PARKED):
+        return _go_on(replace(state, stale=True))
+    return _go_on(without(state, step_id, error))
 
 
 def _start(state: State) -> Advance:
@@ -183,16 +212,10 @@ def _start(state: State) -> Advance:
     """
     if state.ask.denied:
         return close(state, Cause.DENIED)
-    waits = StepState.AWAITING_APPROVAL
     for step_id, step in state.steps.items():
         if step.state is not StepState.DONE:
-            state = unknown(state, step_id, error=None).with_step(
-                step_id, state=waits if step_id in state.ask.undecided else StepState.PLANNED
-            )
-    if not state.ask.undecided:
-        return forward(replace(state, stage=Stage.FORWARD))
-    waiting = replace(state, stage=Stage.AWAITING_APPROVAL)
-    return waiting, (do.Ask(step_ids=state.ask.undecided, expires_in_seconds=state.ask.expires_in_seconds),)
+            state = unknown(state, step_id, error=None).with_step(step_id, state=StepState.PLANNED)
+    return ask(state) if state.ask.undecided else forward(replace(state, stage=Stage.FORWARD))
 
 
 # --- steps that did not land, or of which it is not known ----------------------------------------------------------
@@ -206,6 +229,8 @@ def _refused(state: State, step_id: str, error: ErrorInfo) -> Advance:
     """
     if error.code in (Reason.RUN_STALE, Reason.INTENT_PARKED):
         return _go_on(replace(state.with_step(step_id, state=StepState.PLANNED, is_looking=False), stale=True))
+    if (seconds := asks_again_after(error)) is not None:  # nothing was written: it keeps its place in the queue
+        return _go_on(state.with_step(step_id, state=StepState.PLANNED, wait_seconds=seconds))
     if state.steps[step_id].is_looking:  # the lookup itself has no answer, and never will
         return _go_on(state.with_step(step_id, is_looking=False, is_over=True, looked_closing=True, error=error))
     if error.code is Reason.KILL_SWITCH_ON and state.stage is Stage.FORWARD and state.past_pivot:

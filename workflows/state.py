@@ -42,6 +42,9 @@ class Step:
     output: JsonObject | None = None
     residue: str | None = None
     error: ErrorInfo | None = None
+    is_grading: bool = False
+    is_graded: bool = False
+    """True when its late arguments are graded; only asked of steps that have some."""
     is_looking: bool = False
     """True while what became of it is being looked up."""
     is_over: bool = False
@@ -102,7 +105,9 @@ class State:
 
     def running(self) -> tuple[str, ...]:
         """Steps whose activity has not answered yet, in plan order."""
-        return tuple(step.step_id for step in self.steps.values() if step.state in RUNNING or step.is_looking)
+        return tuple(
+            step.step_id for step in self.steps.values() if step.state in RUNNING or step.is_looking or step.is_grading
+        )
 
     def outcome(self) -> Outcome:
         """The outcome as it can be told now."""

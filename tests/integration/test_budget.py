@@ -12,7 +12,9 @@ from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client
 
 from activities.database import Database, check_durability
+from tests.support.lockers import ANNA, BORIS, claim, create_books, lockers_pack, trust
 from tests.support.sagas import Handle, Sagas, freeze_and_debit, outcome, request, serve
+from tests.support.samples import Behaviour
 
 EVENTS_MAX = 10
 COMMITS = 4
@@ -89,6 +91,23 @@ async def test_two_steps_keep_within_the_budget(sagas: Sagas, tmp_path: Path) ->
     assert len(kinds) <= EVENTS_MAX, kinds
     assert wire.commits == COMMITS
     assert wire.round_trips <= ROUND_TRIPS_MAX
+
+
+async def test_a_plan_that_locks_costs_no_commit_more_and_one_round_trip_for_each_step(
+    temporal_client: Client, database_url: str, task_queue: str, tmp_path: Path
+) -> None:
+    spent: list[tuple[int, int]] = []
+    async with serve(temporal_client, database_url, task_queue, packs=(lockers_pack(Behaviour()),)) as sagas:
+        create_books(database_url)
+        for tool in (trust, claim):
+            for _ in range(PREPARED_AFTER):
+                await sagas.run(tool("first", ANNA), tool("second", BORIS))
+            with Wire(sagas.engine.database, tmp_path) as wire:
+                envelope = await sagas.run(tool("first", ANNA), tool("second", BORIS))
+            assert outcome(envelope) == ("COMMITTED", "none")
+            spent.append((wire.commits, wire.round_trips))
+
+    assert spent[1] == (COMMITS, spent[0][1] + 2)
 
 
 async def test_the_four_activities_are_local_and_named_after_the_business(sagas: Sagas) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.support.house import ANNA, CASH, GATED_CENTS, POOR, TENANT, freeze_and_debit, open_accounts, session
+from tests.support.house import ANNA, ANNAS, CASH, GATED_CENTS, POOR, TENANT, freeze_and_debit, open_accounts, session
 from worker.stack import LocalStack
 from worker.stack.keeper import make_run_directory
 from worker.stack.processes import wait_until
@@ -224,6 +224,34 @@ def test_a_gated_intent_is_listed_explained_and_approved(shell: Shell) -> None:
     assert intent_id in {line["intent_id"] for line in listed.data["intents"]}
     assert (approved.exit_code, approved.data["accepted"]) == (0, True)
     assert approved_rest.exit_code == 0
+    assert show.data["outcome"] == "COMMITTED"
+
+
+def test_a_bound_amount_is_announced_and_its_own_card_is_approved(shell: Shell) -> None:
+    amount = {"$fn": "min_cents", "of": [{"$from": "read.available_cents"}, GATED_CENTS]}
+    intent = json.loads(freeze_and_debit(session(), amount_cents=1))
+    freeze, debit = intent["steps"]
+    freeze["arguments"]["amount_cents"] = debit["arguments"]["amount_cents"] = amount
+    read = {"step_id": "read", "tool": "check_account_balance", "arguments": {"account_id": ANNAS}}
+    body = json.dumps({**intent, "steps": [read, freeze, debit]}).encode()
+
+    plan = shell.run("plan", "-", body=body)
+    posted = shell.run("intent", "post", "-", "--json", body=body)
+    cards = [
+        card for card in shell.run("approvals", "--json").data["approvals"] if card["intent_id"] == posted.intent_id
+    ]
+    unnamed = shell.run("approve", posted.intent_id, "--json")
+    answers = [shell.run("approve", posted.intent_id, step_id, "--json") for step_id in ("freeze", "debit")]
+    show = shown_once(shell, posted.intent_id, code=0)
+
+    assert "graded when it resolves: amount_cents; it may ask then" in plan.output
+    assert "asks people about: nothing" in plan.output
+    assert (posted.exit_code, unnamed.exit_code) == (3, 1)
+    assert {card["step_id"]: card["arguments"]["amount_cents"] for card in cards} == {
+        "freeze": GATED_CENTS,
+        "debit": GATED_CENTS,
+    }
+    assert [answer.exit_code for answer in answers] == [0, 0]
     assert show.data["outcome"] == "COMMITTED"
 
 
@@ -463,3 +491,30 @@ def test_up_gives_every_command_its_servers_and_down_takes_them_away(stack: Loca
     assert (again.exit_code, up.data["temporal_address"] in again.output) == (0, True)
     assert (down.exit_code, set(down.data["stopped"])) == (0, {"postgres", "temporal", "bank", "worker"})
     assert (nothing.exit_code, nothing.output) == (0, "nothing was running\n")
+
+
+def test_unlock_takes_an_object_from_its_holder_and_who_waited_goes_on(shell: Shell) -> None:
+    shell.sql("select ledger.open_account('A20000001', 'demo-bank', 'anna', 'CURRENT', 'EUR')")
+    holder = shell.posted(amount_cents=GATED_CENTS).intent_id
+    shell.sql(
+        "insert into backstay.locks (resource, intent_key, mode, is_held, epoch, ticket, step_ids)"  # noqa: S608 - ours
+        " select 'account:A20000001', intent_key, 'EXCLUSIVE', true, epoch, 0, '{}' from backstay.intents"
+        f" where intent_id = '{holder}'"
+    )
+    arguments = {"account_id": "A20000001", "reason_code": "LEGAL_ORDER"}
+    step = {"step_id": "lock", "tool": "lock_customer_account", "arguments": arguments}
+    body = json.dumps({"protocol": 1, "session_id": session(), "steps": [step]}).encode()
+    waiting = shell.run("intent", "post", "-", "--json", "--wait", "2", body=body)
+    why = shell.run("why", waiting.intent_id)
+
+    nobody = shell.run("unlock", "account:A20000009")
+    taken = shell.run("unlock", "account:A20000001", "--reason", "it hangs", "--json")
+
+    assert waiting.exit_code == 3
+    blocked = f"blocked by: account:A20000001: {holder} holds it EXCLUSIVE (by robot for anna)"
+    assert blocked in why.output
+    assert (nobody.exit_code, nobody.output) == (0, "Nobody held account:A20000009.\n")
+    assert taken.data["taken_from"] == [
+        {"intent_id": holder, "mode": "EXCLUSIVE", "phase": "ADMITTED", "parked": None, "epoch": 2}
+    ]
+    assert shown_once(shell, waiting.intent_id, code=0).data["outcome"] == "COMMITTED"

@@ -12,7 +12,7 @@ from activities.packs.records import PACK as RECORDS
 from contracts.base import JsonObject
 from contracts.envelope import Envelope
 from contracts.reasons import Reason
-from tests.support.sagas import Sagas, approval, outcome, request, serve, states
+from tests.support.sagas import BOUND_SECONDS, Sagas, approval, outcome, request, serve, states
 from tests.support.samples import note
 
 LETTERS = 5
@@ -77,6 +77,13 @@ def refusal(envelope: Envelope) -> tuple[tuple[str, str], Reason | None]:
 
 def deletion_of(envelope: Envelope) -> str:
     return str((envelope.data or {})["steps"][0]["output"]["deletion_id"])
+
+
+async def queued(sagas: Sagas) -> None:
+    """Come back when an intent waits for a lock."""
+    async with asyncio.timeout(BOUND_SECONDS):
+        while not sagas.rows("select 1 from backstay.counting_locks where not is_held"):  # noqa: ASYNC110 - rows tell
+            await asyncio.sleep(0.02)
 
 
 async def test_a_deletion_marks_what_matches_and_nothing_else(sagas: Sagas) -> None:
@@ -144,19 +151,33 @@ async def test_a_restored_deletion_is_done_again_when_the_restoring_is_compensat
     assert sagas.one("select state from records.deletions")["state"] == "DELETED"
 
 
-async def test_what_another_intent_purged_meanwhile_is_told_as_residue(sagas: Sagas) -> None:
+async def test_nobody_purges_what_an_open_intent_may_still_restore(sagas: Sagas) -> None:
     gate = sagas.behaviour.hold("no")
     sagas.behaviour.refuse("no")
     handle = await sagas.start(request(delete(), note("no")))
     await gate.arrived()
     (row,) = sagas.rows("select deletion_id from records.deletions")
 
-    purged = await sagas.run(purge(row["deletion_id"]))
+    purging = await sagas.start(request(purge(row["deletion_id"])))
+    await queued(sagas)
+    gate.open()
+
+    assert outcome(await sagas.result(handle)) == ("COMPENSATED", "refused")
+    assert refusal(await sagas.result(purging)) == (("NOT_APPLIED", "refused"), Reason.WRONG_STATE)
+    assert living(sagas) == LETTERS + 1
+
+
+async def test_what_was_purged_by_hand_meanwhile_is_told_as_residue(sagas: Sagas) -> None:
+    gate = sagas.behaviour.hold("no")
+    sagas.behaviour.refuse("no")
+    handle = await sagas.start(request(delete(), note("no")))
+    await gate.arrived()
+    row = sagas.one("update records.deletions set state = 'PURGED', closed_at = now() returning deletion_id")
+
     gate.open()
     envelope = await sagas.result(handle)
 
     step = (envelope.data or {})["steps"][0]
-    assert outcome(purged) == ("COMMITTED", "none")
     assert outcome(envelope) == ("COMPENSATED", "refused")
     assert step["residue"] == f"deletion {row['deletion_id']} was purged: {LETTERS} records are gone for good"
 

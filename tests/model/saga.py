@@ -104,7 +104,7 @@ class Saga:
             self._aged[number] = self.number(replace(self.states[number], epoch=0))
         return self._aged[number]
 
-    def flight(self, command: do.Command, number: int) -> Flight:  # noqa: PLR0911 - one for each command
+    def flight(self, command: do.Command, number: int) -> Flight:  # noqa: C901, PLR0911 - one for each command
         """The activity of a command. A new command of the reducer gets its line here."""
         valid = self.states[number].epoch == 1
         match command:
@@ -125,6 +125,8 @@ class Saga:
             case do.Park(reason, detail):
                 stuck = ",".join(step["step_id"] for step in detail.get("steps", []))
                 return Flight("park", stuck, reason.value, valid)
+            case do.Grade():
+                raise AssertionError("no step of the model is graded late")
             case do.Finish():
                 raise AssertionError("a saga's end is no activity")
 

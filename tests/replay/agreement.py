@@ -11,7 +11,7 @@ from workflows.reducer import Advance, advance, begin
 from workflows.state import State
 
 
-def whole(command: do.Command, plan: Plan | None) -> Shown:  # noqa: PLR0911 - one line per command
+def whole(command: do.Command, plan: Plan | None) -> Shown:  # noqa: C901, PLR0911 - one line per command
     """A command in the words of a history, with all that a history could show."""
     match command:
         case do.Admit():
@@ -21,6 +21,8 @@ def whole(command: do.Command, plan: Plan | None) -> Shown:  # noqa: PLR0911 - o
         case do.Execute(step_id, arguments):
             assert plan is not None, "a step has a plan"
             return Shown("execute", plan.by_id[step_id].tool, step_id, arguments)
+        case do.Grade(step_id):
+            return Shown("grade", step_id=step_id)
         case do.Lookup(step_id):
             assert plan is not None, "a step has a plan"
             return Shown("lookup", plan.by_id[step_id].tool, step_id)

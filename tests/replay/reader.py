@@ -37,7 +37,13 @@ MESSAGES: Final = frozenset(
     {Kind.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED, Kind.EVENT_TYPE_WORKFLOW_EXECUTION_UPDATE_ACCEPTED}
 )
 CANCEL: Final = Kind.EVENT_TYPE_WORKFLOW_EXECUTION_CANCEL_REQUESTED
-ENGINE: Final = {saga.ADMIT: "admit", saga.CLOSE: "close", saga.SETTLE: "settle", saga.PARK: "park"}
+ENGINE: Final = {
+    saga.ADMIT: "admit",
+    saga.CLOSE: "close",
+    saga.SETTLE: "settle",
+    saga.PARK: "park",
+    saga.GRADE: "grade",
+}
 ASKING: Final = b'"AWAITING_APPROVAL"'
 ASKS: Final = "decision about "
 UNDO: Final = ".compensate"
@@ -109,8 +115,11 @@ class Reader:
     _plan: Plan | None = None
     _done: set[str] = field(default_factory=set[str])
     _landed: set[str] = field(default_factory=set[str])
+    _graded: set[str] = field(default_factory=set[str])
     _calls: dict[int, _Call] = field(default_factory=dict[int, _Call])
     _asking: bool = False
+    _rests: set[str] = field(default_factory=set[str])
+    """Timers of steps that wait for something; those of people have a summary."""
     _resolutions: list[saga.Resolution] = field(default_factory=list[saga.Resolution])
 
     def through(self, history: Iterable[HistoryEvent]) -> Read:
@@ -150,6 +159,10 @@ class Reader:
                 if fields[saga.SEARCH_STATE].data == ASKING:
                     self._asking = True
                     self.read.shown.append(Shown("ask"))
+            case Kind.EVENT_TYPE_TIMER_STARTED if not event.user_metadata.summary.data:
+                self._rests.add(event.timer_started_event_attributes.timer_id)
+            case Kind.EVENT_TYPE_TIMER_FIRED if event.timer_fired_event_attributes.timer_id in self._rests:
+                self.read.features.add("a step rested")
             case Kind.EVENT_TYPE_TIMER_STARTED:
                 summary = str(json.loads(event.user_metadata.summary.data)).removeprefix(ASKS)
                 if self._asking:
@@ -254,7 +267,7 @@ class Reader:
         if event is not None:
             self.read.events.append(event)
 
-    def _success(self, name: str, result: Any) -> on.Event:  # noqa: ANN401 - JSON
+    def _success(self, name: str, result: Any) -> on.Event:  # noqa: ANN401, PLR0911 - JSON; one for each activity
         match name:
             case saga.ADMIT | saga.SETTLE | saga.PARK:
                 standing = saga.Standing.model_validate(result)
@@ -266,6 +279,10 @@ class Reader:
                 closed = saga.Closed.model_validate(result)
                 self._landed = {effect.step_id for effect in closed.effects if effect.state == "LANDED"}
                 return on.IntentClosed(closed)
+            case saga.GRADE:
+                graded = saga.GradeAnswer.model_validate(result)
+                self._graded.add(graded.graded.step_id)
+                return on.StepGraded(graded.graded.step_id, answer=graded)
             case saga.ADMIT_DECISION:
                 return on.DecisionAdmitted(saga.DecisionAnswer.model_validate(result))
             case saga.ADMIT_RESOLUTION:
@@ -286,6 +303,10 @@ class Reader:
             if name == saga.ADMIT_RESOLUTION:
                 self._resolutions.pop(0)
             return on.RunDoubted() if error.code is Reason.RUN_STALE else None
+        if name == saga.GRADE:
+            assert self._plan is not None, "no grade before admission"
+            turn = next(step for step in self._plan.steps if step.late and step.step_id not in self._graded)
+            return on.StepGraded(turn.step_id, error=error)
         if name in ENGINE:
             if error.code is Reason.RUN_STALE:
                 return on.RunStale()

@@ -38,7 +38,10 @@ HISTORIES: Final = Path(__file__).parent / "histories"
 SOMEBODY: Final = "worker"
 Scene = Callable[[Sagas], Awaitable[Handle]]
 SCENES: Final[dict[str, Scene]] = {}
-POLICIES: Final = {"not_applied_expired": Policy(approval_expiry_seconds=1)}
+POLICIES: Final = {
+    "not_applied_expired": Policy(approval_expiry_seconds=1),
+    "not_applied_locked": Policy(lock_wait_seconds=1),
+}
 
 
 def scene(function: Scene) -> Scene:
@@ -107,6 +110,34 @@ async def committed(sagas: Sagas) -> Handle:
 async def committed_with_a_read_and_a_binding(sagas: Sagas) -> Handle:
     """A step that only reads feeds one that writes."""
     return await _ended(sagas, look("r"), note("b") | {"arguments": {"text": {"$from": "r.text"}}})
+
+
+def _late(account: str) -> list[dict[str, Any]]:
+    """Write a note, look what an account has, hold it and take it."""
+    look_into = {"step_id": "look", "tool": "check_account_balance", "arguments": {"account_id": account}}
+    freeze, debit = freeze_and_debit()
+    for step in (freeze, debit):
+        step["arguments"]["amount_cents"] = {"$from": "look.available_cents"}
+    freeze["arguments"]["account_id"] = account
+    return [note("a"), look_into, freeze, debit]
+
+
+@scene
+async def committed_late_steps_approved(sagas: Sagas) -> Handle:
+    """Two bound amounts came out large: each was asked about after the first write."""
+    handle = await sagas.start(request(*_late("A00000001")))
+    card = await sagas.waiting(handle)
+    for grade in sagas.rows("select step_id, digest from backstay.late_grades order by step_id"):
+        named = {"plan_digest": grade["digest"], "step_id": grade["step_id"], "decision_id": f"d-{grade['step_id']}"}
+        await sagas.update(handle, "decide", approval(card, **named))
+    await sagas.result(handle)
+    return handle
+
+
+@scene
+async def compensated_late_step_refused(sagas: Sagas) -> Handle:
+    """A bound amount came out over the account's limit."""
+    return await _ended(sagas, *_late("A00000003"))
 
 
 @scene
@@ -285,6 +316,40 @@ async def interrupted_then_closed(sagas: Sagas) -> Handle:
 async def interrupted_then_forwarded(sagas: Sagas) -> Handle:
     """Adopted, then finished."""
     return await _interrupted(sagas, "forward")
+
+
+def _lock(reason_code: str) -> dict[str, Any]:
+    arguments = {"account_id": "A00000001", "reason_code": reason_code}
+    return {"step_id": "lock", "tool": "lock_customer_account", "arguments": arguments}
+
+
+async def _behind_a_holder(sagas: Sagas) -> tuple[Handle, Callable[[], None]]:
+    """Start a saga that waits for an account that another one has locked; returns it, and what ends the other."""
+    gate = sagas.behaviour.hold("hold")
+    sagas.behaviour.refuse("hold")
+    await sagas.start(request(freeze_and_debit()[0], look("hold"), _lock("LEGAL_ORDER")))
+    await gate.arrived()
+    handle = await sagas.start(request(_lock("SUSPECTED_FRAUD")))
+    while not sagas.rows("select 1 from backstay.counting_locks where not is_held"):  # noqa: ASYNC110 - rows tell
+        await asyncio.sleep(0.02)
+    return handle, gate.open
+
+
+@scene
+async def committed_after_waiting_for_a_lock(sagas: Sagas) -> Handle:
+    """Its first step rested until another saga had ended."""
+    handle, release = await _behind_a_holder(sagas)
+    release()
+    await sagas.result(handle)
+    return handle
+
+
+@scene
+async def not_applied_locked(sagas: Sagas) -> Handle:
+    """It waited as long as it might."""
+    handle, _ = await _behind_a_holder(sagas)
+    await sagas.result(handle)
+    return handle
 
 
 @scene

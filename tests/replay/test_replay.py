@@ -35,6 +35,7 @@ ENDS = {
 }
 """Outcome, cause, whether a duplicate, whether the run failed."""
 WAYS = {
+    "a step rested",
     "parked COMPENSATION_REFUSED",
     "parked INTERRUPTED",
     "parked STUCK_AFTER_PIVOT",

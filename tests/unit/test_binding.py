@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from contracts.base import JsonValue
-from contracts.binding import Binding, bindings_of, resolve
+from contracts.binding import Binding, bindings_of, fills, resolve
 from contracts.errors import Phase, SagaError
 from contracts.intent import binding_of
 from contracts.reasons import Reason, Retryable
@@ -87,3 +87,82 @@ def test_something_malformed_that_got_past_the_door_is_a_typed_error() -> None:
         resolve({"a": {"$from": "x" * 10_000}}, OUTPUTS)
 
     assert len(str(caught.value)) < 400
+
+
+# --- named functions -------------------------------------------------------------------------------------------------
+
+CENTS: dict[str, dict[str, Any]] = {
+    "a": {"cents": 300, "most": 2**53 - 1, "word": "x", "yes": True},
+    "b": {"cents": 50},
+}
+A, B = {"$from": "a.cents"}, {"$from": "b.cents"}
+
+
+@pytest.mark.parametrize(
+    ("name", "operands", "result"),
+    [
+        ("sum_cents", [A, B, 7], 357),
+        ("min_cents", [A, B], 50),
+        ("min_cents", [A, 40], 40),
+        ("difference_cents", [A, B], 250),
+        ("difference_cents", [B, A], -250),
+    ],
+)
+def test_a_named_function_is_replaced_by_what_it_gives(name: str, operands: list[JsonValue], result: int) -> None:
+    arguments = {"amount": {"$fn": name, "of": operands}}
+
+    assert resolve(arguments, CENTS) == {"amount": result}
+    assert fills(arguments, {"amount": result})
+
+
+def test_the_operands_of_a_function_are_bindings_at_its_own_place() -> None:
+    found, malformed = bindings_of({"x": [{"$fn": "sum_cents", "of": [1, A, B]}]})
+
+    assert found == (Binding(("x", 0), "a", ("cents",), 1), Binding(("x", 0), "b", ("cents",), 2))
+    assert malformed == ()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"$fn": "sum_cents"},
+        {"$fn": "sum_cents", "of": A},
+        {"$fn": "sum_cents", "of": []},
+        {"$fn": "sum_cents", "of": [A]},
+        {"$fn": "sum_cents", "of": [1, 2]},
+        {"$fn": "sum_cents", "of": [A, -1]},
+        {"$fn": "sum_cents", "of": [A, 1.5]},
+        {"$fn": "sum_cents", "of": [A, True]},
+        {"$fn": "sum_cents", "of": [A, "1"]},
+        {"$fn": "sum_cents", "of": [A, 2**53]},
+        {"$fn": "sum_cents", "of": [A] * 21},
+        {"$fn": "sum_cents", "of": [A, B], "else": 1},
+        {"$fn": "sum_cents", "of": [A, {"$fn": "sum_cents", "of": [A, B]}]},
+        {"$fn": "difference_cents", "of": [A, B, B]},
+        {"$fn": "__import__", "of": [A, B]},
+        {"$fn": ["sum_cents"], "of": [A, B]},
+        {"$fn": None, "of": [A, B]},
+        {"$fn": "sum_cents", "of": [A, B], "$from": "a.cents"},
+    ],
+)
+def test_anything_else_with_an_fn_key_is_malformed_and_never_evaluated(value: JsonValue) -> None:
+    assert bindings_of({"a": [value]}) == ((), (("a", 0),))
+    with pytest.raises(SagaError):
+        resolve({"a": [value]}, CENTS)
+
+
+def test_an_output_that_looks_like_a_function_is_data() -> None:
+    evil = {"a": {"text": {"$fn": "sum_cents", "of": [A, B]}, "list": [{"$from": "b.cents"}]}}
+    bound = {"x": {"$from": "a.text"}, "y": {"$from": "a.list"}}
+
+    assert resolve(bound, evil) == {"x": evil["a"]["text"], "y": evil["a"]["list"]}
+    with pytest.raises(SagaError):
+        resolve({"x": {"$fn": "sum_cents", "of": [{"$from": "a.text"}, 1]}}, evil)
+
+
+@pytest.mark.parametrize("source", ["a.word", "a.yes", "a.most", "a.gone", "gone.cents"])
+def test_a_function_of_what_is_no_number_or_too_large_is_a_typed_error(source: str) -> None:
+    with pytest.raises(SagaError) as caught:
+        resolve({"x": {"$fn": "sum_cents", "of": [{"$from": source}, 1]}}, CENTS)
+
+    assert caught.value.reason is Reason.ARGUMENTS_INVALID

@@ -20,6 +20,7 @@ COMMANDS = (
     "deny",
     "parked",
     "resolve",
+    "unlock",
     "sweep",
     "check",
     "tools",

@@ -3,15 +3,18 @@
 import pytest
 
 from activities.packs.ledger import PACK
+from activities.packs.records import PACK as RECORDS
 from contracts.base import JsonObject, JsonValue
 from contracts.errors import SagaError
 from contracts.intent import Caller
+from contracts.keys import digest
+from contracts.late import late_arguments
 from contracts.plan import Plan
-from contracts.planning import ObjectState, plan_for
-from contracts.proposal import propose
+from contracts.planning import ObjectState, grade_late, plan_for
+from contracts.proposal import ProposedStep, propose
 from contracts.reasons import Reason
 from contracts.registry import Registry
-from contracts.risk import DEFAULT_POLICY
+from contracts.risk import DEFAULT_POLICY, Grade
 from contracts.tool import Duty
 
 ANNA = Caller(tenant="bank", principal="anna", agent="robot")
@@ -138,14 +141,20 @@ def test_unlocking_an_account_asks_whoever_locked_it() -> None:
     assert duties(planned(unlock, world=world)) == [Duty.ONE]
 
 
-def test_an_id_that_a_step_was_given_and_hands_on_is_no_way_around_the_check() -> None:
+def test_an_id_that_a_step_was_given_and_hands_on_is_graded_when_it_is_known() -> None:
     """Found by hand: the debit's own payee, the bank's account, came back as what a credit draws on."""
-    error = refused(
-        freeze("f", 1), debit("d", 1, {"$from": "f.hold_id"}), credit("c", 900_000, {"$from": "d.credit_account_id"})
+    steps = (
+        freeze("f", 1),
+        debit("d", 1, {"$from": "f.hold_id"}),
+        credit("c", 900_000, {"$from": "d.credit_account_id"}),
     )
 
-    assert error.reason is Reason.PLAN_UNSOUND
-    assert error.info.details["bound"] == ["funding_account_id"]
+    plan = planned(*steps)
+    graded = late(steps, "c", funding_account_id="S00000001")
+
+    assert plan.by_id["c"].late == ("funding_account_id",)
+    assert graded.duty is Duty.ONE
+    assert "draws on what belongs to the tenant" in graded.because
 
 
 # -------------------------------------------------------------------------------------------- how much in all
@@ -179,10 +188,14 @@ def test_no_more_is_captured_than_the_plan_itself_holds() -> None:
     assert [(problem.path, problem.code) for problem in error.info.fields] == [("steps[1]", "amount_unsound")]
 
 
-def test_a_transfer_from_an_account_that_a_step_read_is_said_outright() -> None:
-    read = call("r", "check_account_balance", account_id="A00000001")
+def test_a_transfer_from_an_account_that_a_step_read_is_late_and_has_to_be_the_principals() -> None:
+    steps = (call("r", "check_account_balance", account_id="A00000001"), transfer("t", 5, {"$from": "r.account_id"}))
 
-    assert refused(read, transfer("t", 5, {"$from": "r.account_id"}, "A00000002")).reason is Reason.PLAN_UNSOUND
+    assert planned(*steps).by_id["t"].late == ("from_account_id",)
+    with pytest.raises(SagaError) as caught:
+        late(steps, "t", from_account_id="A00000002")
+
+    assert caught.value.reason is Reason.NOT_OWNER
 
 
 def test_no_more_is_captured_than_is_held() -> None:
@@ -249,3 +262,119 @@ def test_money_that_comes_in_counts_only_for_a_step_that_waits_for_it() -> None:
         planned(beside(credit("in", 400)), beside(freeze("out", 500)), world=world)
 
     assert caught.value.reason is Reason.FUNDS_INSUFFICIENT
+
+
+# --- late: what is bound is graded when it is known -----------------------------------------------------------------
+
+READ = call("r", "check_account_balance", account_id="A00000001")
+AVAILABLE: JsonValue = {"$from": "r.available_cents"}
+
+
+def late(
+    steps: tuple[JsonObject, ...], step_id: str, known: dict[str, JsonObject] | None = None, **arguments: JsonValue
+) -> Grade:
+    """Grade a step of a plan of which nothing has landed but what was read."""
+    plan, filled = planned(*steps), {step_id: arguments, **(known or {})}
+    proposed = [
+        ProposedStep(
+            step_id=step.step_id,
+            contract=LEDGER[step.tool],
+            arguments={**step.arguments, **filled.get(step.step_id, {})},
+            needs=step.needs,
+            bindings=(),
+            position=number,
+        )
+        for number, step in enumerate(plan.steps)
+    ]
+    return grade_late(plan.by_id[step_id], proposed, {"r"}, caller=ANNA, objects=WORLD, policy=DEFAULT_POLICY)
+
+
+def bound_freeze(step_id: str) -> JsonObject:
+    return call(step_id, "freeze_account_funds", account_id="A00000001", reason_code="PURCHASE", currency="EUR") | {
+        "arguments": {**freeze(step_id, 1)["arguments"], "amount_cents": AVAILABLE}
+    }
+
+
+def test_a_bound_amount_is_asked_about_when_it_is_large_and_not_before() -> None:
+    steps = (READ, bound_freeze("f"))
+
+    plan = planned(*steps)
+
+    assert (plan.by_id["f"].late, plan.gated_steps) == (("amount_cents",), ())
+    assert late(steps, "f", amount_cents=LARGE).duty is Duty.NONE
+    assert late(steps, "f", amount_cents=LARGE + 1).duty is Duty.ONE
+
+
+def test_a_late_amount_counts_with_everything_that_the_plan_says_outright_before_and_after_it() -> None:
+    steps = (READ, freeze("before", LARGE // 2), bound_freeze("f"), freeze("after", LARGE // 2))
+
+    assert duties(planned(*steps)) == [Duty.NONE] * 4
+    assert late(steps, "f", amount_cents=1).duty is Duty.ONE
+    assert (
+        f"together with the other steps of the plan more than {LARGE} cents EUR"
+        in late(steps, "f", amount_cents=1).because
+    )
+
+
+def test_of_two_late_amounts_that_are_large_together_the_one_that_is_graded_later_asks() -> None:
+    steps = (READ, bound_freeze("f"), bound_freeze("g"))
+
+    assert late(steps, "f", amount_cents=LARGE).duty is Duty.NONE
+    assert late(steps, "g", {"f": {"amount_cents": LARGE}}, amount_cents=1).duty is Duty.ONE
+    assert late(steps, "f", {"g": {"amount_cents": 1}}, amount_cents=LARGE).duty is Duty.ONE
+
+
+def test_a_late_hold_and_its_late_capture_count_once() -> None:
+    take = debit("d", 1, {"$from": "f.hold_id"})
+    steps = (READ, bound_freeze("f"), take | {"arguments": {**take["arguments"], "amount_cents": AVAILABLE}})
+
+    assert late(steps, "d", {"f": {"amount_cents": LARGE}}, amount_cents=LARGE).duty is Duty.NONE
+
+
+def test_a_late_amount_has_to_be_there_besides_what_the_others_take() -> None:
+    steps = (READ, freeze("other", 600), bound_freeze("f"))
+    world = {**WORLD, **known("account:A00000001", "anna", available=1_000)}
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(globals(), "WORLD", world)
+        assert late(steps, "f", amount_cents=400).duty is Duty.NONE
+        with pytest.raises(SagaError) as caught:
+            late(steps, "f", amount_cents=401)
+
+    assert caught.value.reason is Reason.FUNDS_INSUFFICIENT
+
+
+def test_a_late_step_counts_as_one_that_may_refuse() -> None:
+    read = call("r", "check_account_balance", account_id="A00000001")
+
+    assert [step.may_refuse for step in propose_steps(read, bound_freeze("f"))] == [True, True]
+
+
+def test_a_plan_without_late_steps_has_the_digest_that_it_had_before_there_were_any() -> None:
+    plan = planned(freeze("f", 1))
+    older = plan.model_dump(mode="json")
+    del older["steps"][0]["late"]
+
+    assert plan.digest == digest(older)
+    assert Plan.model_validate(older).digest == plan.digest
+
+
+def propose_steps(*steps: JsonObject) -> tuple[ProposedStep, ...]:
+    return propose({"protocol": 1, "session_id": "chat", "steps": list(steps)}, ANNA, LEDGER).steps
+
+
+@pytest.mark.parametrize("name", ["amount_cents", "currency", "credit_account_id"])
+def test_amount_currency_and_payee_are_late_when_they_are_bound_and_only_then(name: str) -> None:
+    arguments = debit("d", 1, {"$from": "f.hold_id"})["arguments"]
+    contracts = {"f": LEDGER["freeze_account_funds@1"]}
+    contract = LEDGER["debit_frozen_funds@1"]
+
+    assert late_arguments(contract, arguments, contracts) == ()
+    assert late_arguments(contract, {**arguments, name: {"$from": "f.anything"}}, contracts) == (name,)
+
+
+def test_a_count_is_late_when_it_is_bound() -> None:
+    contract = next(tool.contract for tool in RECORDS.tools if tool.contract.rows_argument == "records_max")
+
+    assert late_arguments(contract, {"records_max": 5}, {}) == ()
+    assert late_arguments(contract, {"records_max": {"$from": "d.record_count"}}, {}) == ("records_max",)

@@ -337,6 +337,66 @@ def test_words_fit_only_words_that_the_argument_knows() -> None:
     assert only(refused(intent(freeze(), debit(currency={"$from": "freeze.hold_id"})))).code == "binding_misfit"
 
 
+def function(name: str, *operands: JsonValue) -> JsonObject:
+    return {"$fn": name, "of": list(operands)}
+
+
+AVAILABLE: JsonObject = {"$from": "balance.available_cents"}
+
+
+def test_a_named_function_of_whole_numbers_stands_where_its_result_can() -> None:
+    proposal = taken(intent(balance(), freeze(amount_cents=function("min_cents", AVAILABLE, 12_500))))
+
+    assert proposal.steps[1].needs == ("balance",)
+    assert proposal.steps[1].late == ("amount_cents",)
+
+
+@pytest.mark.parametrize(
+    ("operands", "why"),
+    [
+        ([{"$from": "balance.currency"}, 1], "takes integers"),
+        ([{"$from": "balance.gone"}, 1], "has no output gone"),
+        ([{"$from": "nowhere.cents"}, 1], "names no step"),
+        ([{"$from": "freeze.held_cents"}, 1], "names the step itself"),
+        ([AVAILABLE, 2**53 - 1], "the output is always too large"),
+        ([1, 2], "and this is neither"),
+    ],
+)
+def test_a_function_whose_operands_or_result_do_not_fit_is_refused_at_the_door(
+    operands: list[JsonValue], why: str
+) -> None:
+    problem = only(refused(intent(balance(), freeze(amount_cents=function("sum_cents", *operands)))))
+
+    assert problem.path == "steps[1].arguments.amount_cents"
+    assert why in problem.message
+
+
+def test_a_function_gives_no_text() -> None:
+    error = refused(intent(balance(), freeze(), debit(hold_id=function("sum_cents", AVAILABLE, 1))))
+
+    assert "gives an integer, the argument is of type string" in only(error).message
+
+
+def test_a_function_is_part_of_the_key_and_step_names_in_it_are_not() -> None:
+    def key(amount: JsonValue, name: str = "balance") -> str:
+        return taken(intent({**balance(), "step_id": name}, freeze(amount_cents=amount))).intent_key
+
+    renamed = key(function("sum_cents", {"$from": "look.available_cents"}, 5), "look")
+
+    assert renamed == key(function("sum_cents", AVAILABLE, 5))
+    assert (
+        len(
+            {
+                renamed,
+                key(AVAILABLE),
+                key(function("sum_cents", AVAILABLE, 6)),
+                key(function("min_cents", AVAILABLE, 5)),
+            }
+        )
+        == 4
+    )
+
+
 def test_a_binding_inside_an_array_and_a_union_is_checked_like_any_other() -> None:
     hold = {"kind": "hold", "hold_id": {"$from": "freeze.hold_id"}}
     taken(intent(freeze(), note(about=hold, tags=["a", {"$from": "freeze.hold_id"}])))
@@ -450,10 +510,15 @@ odd_values = st.recursive(
     | st.floats()
     | st.text(st.characters(), max_size=8)
     | st.sampled_from(["freeze", "debit", "freeze_sample_funds", "account", "hold", "HLD0000000001", "ACC00000001"])
-    | st.sampled_from(["freeze.hold_id", "debit.hold_id", "freeze.memo", "x.y"]).map(lambda source: {"$from": source}),
+    | st.sampled_from(["freeze.hold_id", "debit.hold_id", "freeze.memo", "x.y"]).map(lambda source: {"$from": source})
+    | st.sampled_from(["balance.available_cents", "freeze.held_cents", "freeze.hold_id", "x.y"]).map(
+        lambda source: {"$fn": "sum_cents", "of": [{"$from": source}, 1]}
+    ),
     lambda inner: (
         st.lists(inner, max_size=3)
-        | st.dictionaries(st.sampled_from(["$from", "kind", "step_id", "tool", "arguments", "needs", "x"]), inner)
+        | st.dictionaries(
+            st.sampled_from(["$from", "$fn", "of", "kind", "step_id", "tool", "arguments", "needs", "x"]), inner
+        )
     ),
     max_leaves=6,
 )

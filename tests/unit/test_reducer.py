@@ -7,6 +7,7 @@ import pytest
 
 from contracts.envelope import Cause, IntentReport, Outcome, StepState
 from contracts.errors import SagaError
+from contracts.locks import ASK_AGAIN
 from contracts.plan import Plan
 from contracts.reasons import Reason
 from contracts.saga import (
@@ -1076,3 +1077,57 @@ def test_a_timer_before_admission_changes_nothing() -> None:
     state, _ = begin()
 
     assert advance(state, on.ApprovalDue()) == (state, ())
+
+
+# --- locks ---------------------------------------------------------------------------------------------------------
+
+
+def locked(step_id: str, *, ask_again_seconds: float | None = None) -> on.StepRefused:
+    details = {} if ask_again_seconds is None else {ASK_AGAIN: ask_again_seconds}
+    return on.StepRefused(step_id, SagaError(Reason.RESOURCE_LOCKED, "somebody has it", details=details).info)
+
+
+def test_a_step_that_waits_for_a_lock_is_tried_again_after_as_long_as_the_database_said() -> None:
+    saga = Saga(chain("a", "b"))
+    saga.admit()
+
+    command = only(saga.take(locked("a", ask_again_seconds=1.5)))
+
+    assert isinstance(command, do.Execute)
+    assert (command.step_id, command.after_seconds) == ("a", 1.5)
+    assert saga.step("a") is StepState.EXECUTING
+    assert executed(saga.land(("a", 1))) == ["b"]
+
+
+def test_a_lock_that_is_not_to_be_had_turns_the_saga_back() -> None:
+    saga = Saga(chain("a", "b"))
+    saga.admit()
+    saga.land(("a", 1))
+
+    close = close_of(saga.take(locked("b")))
+
+    assert close.cause is Cause.REFUSED
+    assert close.error is not None
+    assert close.error.code is Reason.RESOURCE_LOCKED
+    assert compensated(saga.close(("a", "LANDED", 1))) == ["a"]
+
+
+def test_a_step_that_waits_for_a_lock_does_not_start_once_the_saga_turns_back() -> None:
+    saga = Saga(plan(step("a"), step("b", needs=())))
+    saga.admit()
+    assert saga.refuse("a") == ()
+
+    assert close_of(saga.take(locked("b", ask_again_seconds=1.0))).cause is Cause.REFUSED
+    assert saga.step("b") is StepState.PLANNED
+
+
+def test_past_the_pivot_a_lock_is_waited_for_and_then_a_person_is_called() -> None:
+    saga = Saga(chain("a", "b", pivots=("a",)))
+    saga.admit()
+    saga.land(("a", 1))
+
+    assert executed(saga.take(locked("b", ask_again_seconds=1.0))) == ["b"]
+    command = only(saga.take(locked("b")))
+
+    assert isinstance(command, do.Park)
+    assert command.reason is ParkReason.STUCK_AFTER_PIVOT

@@ -27,8 +27,8 @@ class _Commands(TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ANN401, ARG002 - typer does not export its context's type
         order = (
-            "intent why key plan approvals approve deny parked resolve sweep check tools ledger worker bank db up down"
-            " demo"
+            "intent why key plan approvals approve deny parked resolve unlock sweep check tools ledger worker bank db"
+            " up down demo"
         )
         return [name for name in order.split() if name in self.commands]
 
@@ -51,6 +51,7 @@ app.command()(people.approve)
 app.command()(people.deny)
 app.command()(people.parked)
 app.command()(people.resolve)
+app.command()(people.unlock)
 app.command()(operations.sweep)
 app.command()(operations.check)
 app.command()(operations.tools)

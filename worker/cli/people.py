@@ -1,4 +1,4 @@
-"""Commands for people who decide: approvals, approve, deny; parked, resolve."""
+"""Commands for people who decide: approvals, approve, deny; parked, resolve, unlock."""
 
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -138,6 +138,33 @@ def resolve(
         )
 
     running.answer(work, views.message, as_json=as_json, tenant=tenant, operator=operator)
+
+
+def unlock(
+    resource: Annotated[str, typer.Argument(metavar="RESOURCE", help="kind:id, as `backstay why` shows it.")],
+    *,
+    reason: Annotated[str, typer.Option(help="Why; kept in the audit log.")] = "",
+    operator: Annotated[str | None, typer.Option(help="Who acts, instead of BACKSTAY_OPERATOR.")] = None,
+    tenant: Tenant = None,
+    as_json: AsJson = False,
+) -> None:
+    """Take an object away from the intent that has locked it.
+
+    Whoever waits for it goes on. Its holder is refused at its next step, and closes; after its pivot it parks.
+    Exit code 0 also when nobody held it.
+    """
+    from worker.cli import running, views  # noqa: PLC0415 - as above
+
+    async def work(opened: "Session") -> "Envelope":
+        from activities import locks  # noqa: PLC0415 - as above
+        from worker.listings import answer  # noqa: PLC0415 - as above
+
+        operator = opened.settings.operator
+        database = await opened.database()
+        taken = await locks.unlock(database, resource, tenant=opened.tenant, operator=operator, reason=reason)
+        return answer({"resource": resource, "taken_from": taken})
+
+    running.answer(work, views.unlocked, as_json=as_json, tenant=tenant, operator=operator)
 
 
 def _step_and_verb(words: list[str]) -> tuple[str | None, Literal["retry", "skip", "done", "close", "forward"]]:

@@ -88,6 +88,16 @@ def message(envelope: Envelope) -> Iterable[View]:
         yield f"next: backstay intent show {envelope.meta.intent_id}"
 
 
+def unlocked(envelope: Envelope) -> Iterable[View]:
+    """Show from whom an object was taken."""
+    found = data(envelope)
+    if not found["taken_from"]:
+        yield f"Nobody held {found['resource']}."
+    for line in found["taken_from"]:
+        yield f"{found['resource']} was taken from {line['intent_id']}, which held it {line['mode']}."
+        yield f"next: backstay why {line['intent_id']}"
+
+
 def outlook(envelope: Envelope) -> Iterable[View]:
     """Show why an intent stands where it stands."""
     found = data(envelope)
@@ -133,6 +143,11 @@ def key(envelope: Envelope) -> Iterable[View]:
     )
 
 
+def _graded(step: dict[str, Any]) -> str:
+    least = "at least " if step["late"] else ""
+    return f"{least}{step['level']}  {least}duty {step['duty']}"
+
+
 def _verb(duty: str) -> str:
     return "graded" if duty == "NONE" else "asks"
 
@@ -142,9 +157,14 @@ def preview(envelope: Envelope) -> Iterable[View]:
     found = data(envelope)
     steps = tuple(
         Node(
-            f"{step['step_id']}  {step['tool']}  {step['side_effect']}  {step['level']}  duty {step['duty']}",
+            f"{step['step_id']}  {step['tool']}  {step['side_effect']}  {_graded(step)}",
             (
                 Node(f"takes {pairs(step['arguments'])}", style="dim"),
+                *(
+                    (Node(f"graded when it resolves: {', '.join(step['late'])}; it may ask then", style="yellow"),)
+                    if step["late"]
+                    else ()
+                ),
                 *(
                     (Node(f"{_verb(step['duty'])} because: {clean('; '.join(step['because']))}", style="yellow"),)
                     if step["because"]

@@ -21,7 +21,7 @@ from activities.tool import Compensated, StepContext, Tool
 from contracts.base import Contract
 from contracts.errors import SagaError
 from contracts.reasons import Reason
-from contracts.tool import Access, Description, Duty, Example, ResourceUse, SideEffect, ToolContract
+from contracts.tool import Access, Description, Duty, Example, LockMode, ResourceUse, SideEffect, ToolContract
 
 ACCOUNT_RESOURCE: Final[LiteralString] = """
 select account_id as object_id, tenant, principal, state, currency, limit_cents,
@@ -304,6 +304,7 @@ LOCK_CUSTOMER_ACCOUNT: Final = Tool(
                 access=Access.LOCK,
                 states=frozenset({"ACTIVE"}),
                 state_after="FROZEN",
+                lock=LockMode.EXCLUSIVE,
             ),
         ),
         compensates_by="Unlocks the account, unless this lock was lifted before.",
@@ -347,6 +348,7 @@ UNLOCK_CUSTOMER_ACCOUNT: Final = Tool(
                 access=Access.LOCK,
                 states=frozenset({"FROZEN"}),
                 state_after="ACTIVE",
+                lock=LockMode.EXCLUSIVE,
             ),
         ),
         compensates_by="Locks the account again under its old lock, unless it was locked again before.",

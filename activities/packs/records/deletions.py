@@ -24,7 +24,7 @@ from activities.tool import Compensated, StepContext, Tool
 from contracts.base import Contract
 from contracts.errors import SagaError
 from contracts.reasons import Reason
-from contracts.tool import Access, Description, Example, ObjectMade, ResourceUse, SideEffect, ToolContract
+from contracts.tool import Access, Description, Example, LockMode, ObjectMade, ResourceUse, SideEffect, ToolContract
 
 FILE_RESOURCE: Final[LiteralString] = """
 select file_id as object_id, tenant, principal, state, null::text as currency, null::bigint as available_cents,
@@ -33,7 +33,7 @@ from records.files where file_id = any(%s)
 """
 DELETION_RESOURCE: Final[LiteralString] = """
 select d.deletion_id as object_id, d.tenant, f.principal, d.state, null::text as currency,
-    null::bigint as available_cents, null::bigint as limit_cents
+    null::bigint as available_cents, null::bigint as limit_cents, 'file:' || d.file_id as within
 from records.deletions d join records.files f using (file_id) where d.deletion_id = any(%s)
 """
 
@@ -251,7 +251,9 @@ DELETE_CUSTOMER_RECORDS: Final = Tool(
         input=DeleteCustomerRecords,
         output=DeletedCustomerRecords,
         reasons=(Reason.OBJECT_NOT_FOUND, Reason.NOT_OWNER, Reason.WRONG_STATE, Reason.LIMIT_EXCEEDED),
-        resources=(ResourceUse(argument="file_id", kind="file", access=Access.TAKE, states=DELETABLE),),
+        resources=(
+            ResourceUse(argument="file_id", kind="file", access=Access.TAKE, states=DELETABLE, lock=LockMode.EXCLUSIVE),
+        ),
         makes=(ObjectMade(output="deletion_id", kind="deletion", state="DELETED"),),
         rows_argument="records_max",
         compensates_by="Restores exactly the records that it marked.",
@@ -296,6 +298,7 @@ RESTORE_CUSTOMER_RECORDS: Final = Tool(
                 access=Access.TAKE,
                 states=frozenset({"DELETED"}),
                 state_after="RESTORED",
+                lock=LockMode.EXCLUSIVE,
             ),
         ),
         compensates_by="Marks the same records as deleted again.",

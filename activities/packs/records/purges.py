@@ -10,7 +10,7 @@ from activities.packs.records.fields import OWNER, DeletionId, DeletionReason, R
 from activities.tool import StepContext, Tool
 from contracts.base import Contract
 from contracts.reasons import Reason
-from contracts.tool import Access, Description, Example, ResourceUse, SideEffect, ToolContract
+from contracts.tool import Access, Description, Example, LockMode, ResourceUse, SideEffect, ToolContract
 
 _COUNT: Final[LiteralString] = """
 select d.deletion_id, d.tenant, f.principal, d.state, f.state as file_state,
@@ -78,6 +78,7 @@ PURGE_DELETED_RECORDS: Final = Tool(
                 access=Access.TAKE,
                 states=frozenset({"DELETED"}),
                 state_after="PURGED",
+                lock=LockMode.EXCLUSIVE,
             ),
         ),
         rows_argument="records_max",

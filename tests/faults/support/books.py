@@ -150,10 +150,11 @@ def check_answer(posted: Posted, envelope: Envelope) -> str:
     for step_id, state in effects.items():
         told = {"LANDED": ("DONE",), "COMPENSATED": ("COMPENSATED",), "TOMBSTONE": ("SUPERSEDED", "REFUSED", "PLANNED")}
         assert steps[step_id]["state"] in told[state], (step_id, state, envelope)
-    for step_id, step in steps.items():
+    writing = {step_id: step for step_id, step in steps.items() if not step["tool"].startswith("check_")}
+    for step_id, step in writing.items():
         assert (step["state"] in ("DONE", "COMPENSATED")) == (effects.get(step_id) in ("LANDED", "COMPENSATED")), step
     live = [state for state in effects.values() if state == "LANDED"]
-    assert len(live) == (len(steps) if outcome == "COMMITTED" else 0)
+    assert len(live) == (len(writing) if outcome == "COMMITTED" else 0)
     return str(outcome)
 
 

@@ -19,6 +19,15 @@ select STEP_KEY, intent_key, step_id, tool, direction, transaction_id::text, 'ba
     now()
 from backstay.effects where tool = 'transfer_customer_funds'
 """
+LOCKS: Final[LiteralString] = """
+with open_again as (
+    update backstay.intents set phase = 'ADMITTED', final_at = null returning intent_key, epoch
+)
+insert into backstay.locks (resource, intent_key, mode, is_held, epoch, ticket, step_ids)
+select 'account:A00000001', intent_key, case row_number() over () when 1 then 'EXCLUSIVE' else 'MODE' end, true, epoch,
+    row_number() over (), '{}'
+from open_again
+"""
 
 
 def test_psql_runs_the_file_and_says_nothing_is_wrong(bank: Bank) -> None:
@@ -148,6 +157,8 @@ def test_every_invariant_has_a_number_a_name_and_two_columns(bank: Bank) -> None
         ("3j", AN_ATTEMPT.replace("STEP_KEY", "step_key").replace("STATE", "NOT_LANDED")),
         ("3k", """update backstay.intents set plan = jsonb_set(plan::jsonb, '{steps,0,dispatch}', '"REMOTE"')::text"""),
         ("3l", """update backstay.intents set report = '{"outcome": "NOT_APPLIED"}' where phase = 'COMMITTED'"""),
+        ("3m", LOCKS.replace("MODE", "EXCLUSIVE")),
+        ("3m", LOCKS.replace("MODE", "SHARED")),
         ("4a", "update backstay.effects set state = 'LANDED' where state = 'COMPENSATED'"),
         ("4a", "delete from backstay.effects where state = 'COMPENSATED'"),
         ("4b", "update backstay.effects set state = 'TOMBSTONE' where tool = 'transfer_customer_funds'"),
@@ -168,6 +179,10 @@ def test_every_invariant_has_a_number_a_name_and_two_columns(bank: Bank) -> None
         ),
         ("5d", "update backstay.intents set proof = 'another'"),
         ("5d", "update backstay.intents set proof_digest = repeat('0', 64)"),
+        (
+            "5e",
+            """update backstay.intents set plan = jsonb_set(plan::jsonb, '{steps,0,late}', '["amount_cents"]')::text""",
+        ),
         ("6a", "delete from backstay.audit_log where audit_id = 1"),
         ("6a", "update backstay.audit_log set at = at + interval '1 s' where audit_id = 1"),
         ("6b", "update backstay.audit_log set transaction_id = -1 where audit_id = 1"),
@@ -186,6 +201,7 @@ def test_every_invariant_has_a_number_a_name_and_two_columns(bank: Bank) -> None
         ("6e", "grant insert on backstay.decisions to backstay_app"),
         ("6e", "grant update (memo) on ledger.movements to backstay_app"),
         ("6e", "grant delete on backstay.audit_log to backstay_app"),
+        ("6e", "grant update on backstay.locks to backstay_app"),
         ("6e", "grant insert on ledger.holds to backstay_readonly"),
         ("6f", "update backstay.effects set response = replace(response, '13', '31') where direction = 'execute'"),
         ("6f", "update backstay.effects set arguments = replace(arguments, '13', '31') where direction = 'execute'"),
