@@ -163,8 +163,8 @@ BUGS: Final[tuple[Bug, ...]] = (
         (
             Patch(
                 REDUCER,
-                "    if state.ask.denied:\n        return close(state, Cause.DENIED)\n    waits",
-                "    waits",
+                "    if state.ask.denied:\n        return close(state, Cause.DENIED)\n    for",
+                "    for",
             ),
         ),
         ("model",),
@@ -285,7 +285,7 @@ BUGS: Final[tuple[Bug, ...]] = (
                 "return step_id not in self.gated or (step_id in database.approved and step_id not in database.denied)",
                 "return bool(step_id)",
             ),
-            Patch(BARRIER, "if planned.duty is not Duty.NONE else None", "if planned.duty is Duty.TWO else None"),
+            Patch(BARRIER, "if asked is not None else None", "if asked == '' else None"),
         ),
         ("model", "integration"),
         ("tests/integration/test_decisions.py",),
