@@ -20,7 +20,7 @@ unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH PYTHONDONTWRITEBYTECODE
 # Three processes, each with servers of its own; `make test PYTEST_WORKERS=` runs everything in one.
 PYTEST_WORKERS ?= -n 3 --dist loadfile
 
-.PHONY: help demo test lint slow up down status bench clean lock
+.PHONY: help demo test lint slow model up down status bench clean lock
 
 help: ## Show this list
 	@awk -F':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,6 +40,9 @@ lint: $(DEV_STAMP) ## Style, types and import rules
 
 slow: $(DEV_STAMP) ## Tests that take long or need more than Python, pip and make
 	$(BIN)/python -m pytest -m slow -rs --timeout 1200 $(PYTEST_ARGS) || { status=$$?; [ $$status -eq 5 ] && echo "There are no slow tests."; }
+
+model: $(DEV_STAMP) ## Explore every way that small sagas can go
+	$(BIN)/python -m tests.model
 
 up: $(RUN_STAMP) ## Start PostgreSQL, Temporal and a worker on this machine
 	$(BIN)/python -m worker.stack up

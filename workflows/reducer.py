@@ -261,7 +261,7 @@ def _landed(state: State, result: StepResult) -> State:
 def _past(state: State, step_id: str) -> State:
     """Note that there is only forward now, if this step was the pivot and the way back is not shut already."""
     if state.stage is Stage.FORWARD and state.known_plan.by_id[step_id].is_pivot:
-        return replace(state, past_pivot=True, cause=Cause.NONE)
+        return replace(state, past_pivot=True, cause=Cause.NONE, cancellation=None)
     return state
 
 

@@ -1,47 +1,80 @@
 """What is explored: the smallest plans in which each rule of the reducer can go wrong."""
 
-from contracts.tool import SideEffect
-from tests.model.exploration import Case
+from typing import Any
+
+from contracts.plan import Plan
+from contracts.tool import Dispatch, SideEffect
+from tests.model.rows import Weather
+from tests.model.worlds import Case
 from tests.support.plans import chain, plan, step
 
-EVERYDAY: tuple[Case, ...] = (
-    Case("one step, run ended from outside", chain("a"), ends=1, crashes=False),
-    Case("one step, late activities", chain("a"), late=1, refusals=False, undo_refusals=False),
-    Case("one gated step", chain("a", gated=["a"]), crashes=False),
-    Case("one gated step, run ended", chain("a", gated=["a"]), ends=1, crashes=False, cancels=False, refusals=False),
-    Case("chain of two", chain("a", "b"), cancels=False),
-    Case("chain of two, run ended from outside", chain("a", "b"), ends=1, cancels=False, crashes=False),
-    Case("chain of three", chain("a", "b", "c"), undo_refusals=False),
-    Case("late steps", chain("a", "b"), late=1, refusals=False, undo_refusals=False),
-    Case("pivot last", chain("a", "b", pivots=["b"]), undo_refusals=False),
-    Case("pivot first", chain("a", "b", pivots=["a"])),
-    Case("read between", chain("a", "r", "b", reads=["r"]), undo_refusals=False),
-    Case(
-        "bound to a read",
-        plan(
-            step("r", effect=SideEffect.READ_ONLY),
-            step("a", needs=["r"], arguments={"value": {"$from": "r.value"}}),
-        ),
-        reads=("x", "y"),
-        undo_refusals=False,
-    ),
-    Case("two in parallel", plan(step("a"), step("b")), crashes=False),
-    Case("two in parallel on one object", plan(step("a", resources=["o"]), step("b", resources=["o"])), cancels=False),
+PIVOT = SideEffect.IRREVERSIBLE
+STORMY = Weather(refusals=True, refused_compensations=True, mismatches=True, unsure=True)
+ROUGH = Weather(refusals=True, mismatches=True, unsure=True)
+NO = Weather(refusals=True)
+BLIND = ROUGH._replace(knows_keys=False)
+BOUND = plan(
+    step("r", effect=SideEffect.READ_ONLY),
+    step("a", needs=["r"], arguments={"value": {"$from": "r.value"}}),
 )
+SHARED = plan(step("a", resources=["o"]), step("b", resources=["o"]))
+DIAMOND = plan(step("a"), step("b", needs=["a"]), step("c", needs=["a"]), step("d", needs=["b", "c"]))
+
+
+def sent(made: Plan, *only: str, **changes: Any) -> Plan:  # noqa: ANN401 - fields of a step
+    """The same plan with these steps, or all, sent somewhere."""
+    steps = tuple(
+        one.model_copy(update={"dispatch": Dispatch.REMOTE, **changes}) if not only or one.step_id in only else one
+        for one in made.steps
+    )
+    return made.model_copy(update={"steps": steps})
+
+
+def sure(made: Plan, *only: str) -> Plan:
+    """The same plan with these steps not able to refuse."""
+    steps = tuple(one.model_copy(update={"may_refuse": False}) if one.step_id in only else one for one in made.steps)
+    return made.model_copy(update={"steps": steps})
+
+
+EVERYDAY: tuple[Case, ...] = (
+    Case("one step", chain("a"), STORMY, foreign=True, overlap=True),
+    Case("one step, ended", chain("a"), NO, crashes=False, ends=True, late=1),
+    Case("one gated step", chain("a", gated=["a"]), NO),
+    Case("chain of two", chain("a", "b"), STORMY, cancels=False),
+    Case("pivot between", chain("a", "b", "c", pivots=["b"]), STORMY._replace(switched_off=True)),
+    Case("bound to a read", BOUND, Weather(refusals=True, reads=("x", "y")), overlap=True),
+    Case("two in parallel on one object", SHARED, NO),
+    Case("diamond", DIAMOND, Weather(), crashes=False),
+    Case("one sent step", sent(chain("a")), STORMY),
+    Case("sent chain, keys unknown", sent(chain("a", "b")), BLIND, crashes=False),
+    Case("sent pivot after a step", sure(sent(chain("a", "b", pivots=["b"]), "b")), ROUGH),
+    Case("sent step cancelled by key", sent(chain("a"), cancel_by_key=True), STORMY),
+)
+"""Seconds: part of `make test`."""
 LONG: tuple[Case, ...] = (
-    Case("one step, everything", chain("a"), late=1, ends=1),
-    Case("one gated step, everything", chain("a", gated=["a"])),
-    Case("one gated step, run ended, everything", chain("a", gated=["a"]), ends=1, crashes=False),
-    Case("two gated steps", chain("a", "b", gated=["a", "b"]), undo_refusals=False, crashes=False),
-    Case("chain of two", chain("a", "b")),
-    Case("chain of two, late activities", chain("a", "b"), late=1, cancels=False),
-    Case("gated second step", chain("a", "b", gated=["b"]), refusals=False, undo_refusals=False),
-    Case("chain of three, refused compensations", chain("a", "b", "c"), cancels=False),
-    Case("pivot last, late activities", chain("a", "b", pivots=["b"]), late=1, undo_refusals=False),
-    Case("two in parallel, late activities", plan(step("a"), step("b")), late=1, undo_refusals=False),
-    Case(
-        "diamond",
-        plan(step("a"), step("b", needs=["a"]), step("c", needs=["a"]), step("d", needs=["b", "c"])),
-        undo_refusals=False,
-    ),
+    Case("one step, everything", chain("a"), STORMY, ends=True, late=1, foreign=True),
+    Case("one step, answers overlap", chain("a"), STORMY, late=1, overlap=True),
+    Case("gated step, everything", chain("a", gated=["a"]), NO, ends=True, late=1, cancels=False),
+    Case("gated step, cancel", chain("a", gated=["a"]), NO, ends=True),
+    Case("two gated steps", chain("a", "b", gated=["a", "b"]), NO),
+    Case("chain of two, answers overlap", chain("a", "b"), STORMY, overlap=True),
+    Case("chain of two, ended", chain("a", "b"), NO, ends=True, cancels=False),
+    Case("chain of two, late", chain("a", "b"), NO, late=1),
+    Case("chain of four", chain("a", "b", "c", "d"), STORMY),
+    Case("pivot between, late", chain("a", "b", "c", pivots=["b"]), NO, late=1),
+    Case("pivot, ended", chain("a", "b", pivots=["a"]), NO, ends=True),
+    Case("two in parallel, answers overlap", plan(step("a"), step("b")), NO, overlap=True),
+    Case("two in parallel on one object, late", SHARED, STORMY, late=1),
+    Case("diamond, everything refused", DIAMOND, STORMY),
+    Case("four in parallel", plan(*(step(name) for name in "abcd")), NO),
+    Case("one sent step, everything", sent(chain("a")), STORMY, late=1, ends=True, foreign=True),
+    Case("one sent pivot", sent(chain("a", pivots=["a"])), STORMY, late=1),
+    Case("sent chain", sent(chain("a", "b")), STORMY),
+    Case("sent chain, keys unknown, crashes", sent(chain("a", "b")), BLIND),
+    Case("sent chain, cancelled by key", sent(chain("a", "b"), cancel_by_key=True), STORMY),
+    Case("sent pivot between", sure(sent(chain("a", "b", "c", pivots=["b"])), "c"), ROUGH),
+    Case("sent step beside a pivot", sent(plan(step("a"), step("b", effect=PIVOT))), ROUGH),
+    Case("sent steps in parallel on one object", sent(SHARED), ROUGH),
+    Case("diamond with two sent steps", sent(DIAMOND, "b", "c"), ROUGH),
+    Case("sent gated step", sent(chain("a", gated=["a"])), ROUGH),
 )

@@ -1,355 +1,182 @@
-"""A database with the rules of the real one and nothing else: what `activities` does in SQL, as pure functions.
+"""A database with the rules of the real one and nothing else, and the downstream that remote steps are sent to.
 
-The barrier, close, settle, park, admission, decisions and resolutions, each one atomic transition. Rows are in
-landing order, so that a row's number is its place. Compared with the real SQL by `tests/integration`.
+What `activities` does in SQL, as pure functions over plain tuples: each act is one atomic transition with every way in
+which it can end. Compared with the real SQL by `tests/integration`.
 """
 
-from dataclasses import dataclass, replace
-from typing import Literal
+from collections.abc import Callable, Iterator
+from functools import cached_property
 
-from activities.resolutions import verbs_for
-from contracts.envelope import Cause, IntentReport
-from contracts.errors import SagaError
-from contracts.keys import execute_key
-from contracts.plan import Plan
+from contracts.envelope import Cause
 from contracts.reasons import Reason
-from contracts.saga import (
-    Ask,
-    Closed,
-    CompensateResult,
-    DecisionAnswer,
-    EffectSeen,
-    IntentPhase,
-    ParkReason,
-    Resolution,
-    ResolutionAnswer,
-    Standing,
-    StepResult,
-)
-
-RowState = Literal["LANDED", "COMPENSATED", "TOMBSTONE"]
-Verb = Literal["retry", "skip", "done", "close", "forward"]
+from contracts.saga import IntentPhase, ParkReason
+from contracts.tool import Dispatch
+from tests.model.downstream import Downstream
+from tests.model.people import People
+from tests.model.rows import COMPENSATED, Answer, Database, Flight, Outcome
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """An execute row of the barrier; `argument` stands for the digest."""
+class FakeDatabase(Downstream, People):
+    """All acts, for one plan in one weather."""
 
-    step_id: str
-    state: RowState
-    argument: str = ""
-    residue: bool = False
+    @cached_property
+    def acts(self) -> dict[str, Callable[[Database, Flight], Iterator[Outcome]]]:
+        """Every activity by its name. A new command of the reducer gets its line here."""
+        return {
+            "admit": self.admit,
+            "execute": self.execute,
+            "look up": self.look_up,
+            "compensate": self.compensate,
+            "close": self.close,
+            "settle": self.settle,
+            "park": self.park,
+            "decide": self.decide,
+            "resolve": self.resolve,
+        }
 
+    # --- admission --------------------------------------------------------------------------------------------------
 
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """Which run acts, and the epoch it believes in."""
-
-    run: int
-    epoch: int
-
-
-@dataclass(frozen=True, slots=True)
-class Database:
-    """All rows of one intent."""
-
-    owner: int = 0
-    epoch: int = 1
-    former: tuple[int, ...] = ()
-    phase: IntentPhase | None = None
-    cause: Cause = Cause.NONE
-    parked: ParkReason | None = None
-    stuck: tuple[str, ...] = ()
-    rows: tuple[Row, ...] = ()
-    undone: frozenset[str] = frozenset()
-    """Steps whose compensation landed."""
-    readings: tuple[tuple[str, str], ...] = ()
-    """What steps that only read were told."""
-    approved: frozenset[str] = frozenset()
-    denied: frozenset[str] = frozenset()
-    expired: bool = False
-
-    def row(self, step_id: str) -> Row | None:
-        """The execute row of a step."""
-        return next((row for row in self.rows if row.step_id == step_id), None)
-
-    def live(self) -> tuple[str, ...]:
-        """Steps whose effect stands, in landing order."""
-        return tuple(row.step_id for row in self.rows if row.state == "LANDED")
-
-    def with_row(self, step_id: str, state: RowState, *, residue: bool = False) -> "Database":
-        """Change a row's state."""
-        rows = tuple(replace(row, state=state, residue=residue) if row.step_id == step_id else row for row in self.rows)
-        return replace(self, rows=rows)
-
-
-class FakeDatabase:
-    """The transitions, for one plan. Each returns the database after it and the answer, or raises as the real one."""
-
-    def __init__(self, plan: Plan) -> None:
-        """Serve one plan."""
-        self.plan = plan
-        self.gated = frozenset(step.step_id for step in plan.gated_steps)
-        self.pivots = frozenset(step.step_id for step in plan.steps if step.is_pivot)
-        self.writes = frozenset(step.step_id for step in plan.steps if step.writes)
-        self._standings: dict[Database, Standing] = {}
-
-    def standing(self, database: Database) -> Standing:
-        """How the intent stands."""
-        known = self._standings.get(database)
-        if known is None:
-            known = self._standings[database] = self._standing(database)
-        return known
-
-    def _standing(self, database: Database) -> Standing:
-        phase = database.phase
-        assert phase is not None
-        report = IntentReport(outcome=phase.outcome, cause=database.cause) if phase.is_final else None
-        detail = {"steps": [{"step_id": step_id} for step_id in database.stuck]} if database.parked else None
-        return Standing(
-            intent_id=self.plan.intent_id,
-            plan=self.plan,
-            plan_digest="0" * 64,
-            epoch=database.epoch,
-            phase=phase,
-            cause=database.cause,
-            parked=database.parked,
-            parked_detail=detail,
-            report=report,
-            ask=self.ask(database),
-        )
-
-    def ask(self, database: Database) -> Ask:
-        """What people were asked and what they said."""
-        if not self.gated:
-            return Ask()
-        return Ask(
-            undecided=tuple(sorted(self.gated - database.approved - database.denied)),
-            approved=tuple(sorted(database.approved - database.denied)),
-            denied=tuple(sorted(database.denied)),
-            expires_in_seconds=0.0 if database.expired else 60.0,
-        )
-
-    # --- admission ------------------------------------------------------------------------------------------------
-
-    def admit(self, database: Database, run: int, *, open_run: int) -> tuple[Database, Standing]:
-        """Claim, repeat, or adopt: every run here has the claim's own workflow id; Temporal says which is open."""
+    def admit(self, database: Database, flight: Flight) -> Iterator[Outcome]:
+        """Claim, repeat or adopt. `argument`: "late" from a run that is ended, "late, alone" when no run is open."""
+        is_late, is_alone = flight.argument.startswith("late"), flight.argument == "late, alone"
+        mine = "old" if is_late else "current"
         if database.phase is None:
-            claimed = replace(database, owner=run, phase=IntentPhase.ADMITTED)
-            return claimed, self.standing(claimed)
-        if run in database.former or (run != database.owner == open_run):
-            return database, self.standing(database).model_copy(update={"duplicate": True})
-        if database.phase.is_final or run == database.owner:
-            return database, self.standing(database)
-        adopted = replace(
-            database,
-            owner=run,
-            former=tuple(sorted({*database.former, database.owner})),
-            epoch=database.epoch + 1,
-            parked=ParkReason.INTERRUPTED,
-            stuck=(),
-        )
-        return adopted, self.standing(adopted)
+            claimed = database._replace(phase=IntentPhase.ADMITTED, owner=mine)
+            yield Outcome("admit", claimed, self.standing(claimed))
+        elif database.owner == "foreign" or (is_late and database.owner == "current" and not is_alone):
+            yield Outcome("admit: duplicate", database, self.standing(database, duplicate=True))
+        elif database.phase.is_final or (database.owner == mine and not is_late):
+            yield Outcome("admit: known", database, self.standing(database))
+        else:
+            adopted = database._replace(owner=mine, parked=ParkReason.INTERRUPTED, stuck=())
+            yield Outcome("admit: adopts", adopted, self.standing(adopted), adopted=True)
 
-    def _owned(self, database: Database, claim: Claim) -> IntentPhase:
-        if database.phase is None:
-            raise SagaError(Reason.INTENT_NOT_FOUND, "not admitted")
-        if (database.owner, database.epoch) != (claim.run, claim.epoch):
-            raise SagaError(Reason.RUN_STALE, "stale")
-        return database.phase
+    # --- the barrier ------------------------------------------------------------------------------------------------
 
-    def _awake(self, database: Database, claim: Claim) -> IntentPhase:
-        phase = self._owned(database, claim)
-        if database.parked is not None:
-            raise SagaError(Reason.INTENT_PARKED, "parked")
-        return phase
+    def execute(self, database: Database, flight: Flight) -> Iterator[Outcome]:
+        """Land a step, or answer what its key says."""
+        step_id, step = flight.step_id, self.step(flight.step_id)
+        if reason := self.asleep(database, flight):
+            yield self.refused(database, flight, reason)
+        elif not step.writes:
+            yield from self._read(database, flight)
+        elif step.dispatch is Dispatch.REMOTE:
+            yield from self.send(database, flight)
+        elif reason := self.stored(database, flight):
+            yield self.refused(database, flight, reason)
+        elif self.row(database, step_id).effect:
+            yield self.lands(database, flight, "again")
+        elif not self.approves(database, step_id):
+            yield self.refused(database, flight, Reason.APPROVAL_MISSING)
+        else:
+            after = self.put(database, step_id, effect="LANDED", value=flight.argument)
+            yield self.lands(after, flight)
+            if self.weather.refusals and step.may_refuse:
+                yield self.refused(database, flight, Reason.WRONG_STATE)
+            if self.weather.mismatches:
+                yield self.refused(database, flight, Reason.MISMATCH)
+            if self.weather.switched_off:
+                yield self.refused(database, flight, Reason.KILL_SWITCH_ON)
+                yield self.refused(database, flight, Reason.DEADLINE_EXCEEDED)
 
-    # --- the barrier ----------------------------------------------------------------------------------------------
+    def _read(self, database: Database, flight: Flight) -> Iterator[Outcome]:
+        row = self.row(database, flight.step_id)
+        if row.attempt == "READ":
+            yield Outcome(f"{flight.label}: again", database, ("landed", flight.step_id, None, row.value))
+            return
+        for value in self.weather.reads:
+            after = self.put(database, flight.step_id, attempt="READ", value=value)
+            yield Outcome(f"{flight.label}: {value or 'is read'}", after, ("landed", flight.step_id, None, value))
+        if self.weather.refusals and self.step(flight.step_id).may_refuse:
+            yield self.refused(database, flight, Reason.WRONG_STATE)
 
-    def executes(self, database: Database, claim: Claim, step_id: str) -> bool:
-        """True when the business function itself would run, so that it may refuse."""
-        try:
-            phase = self._awake(database, claim)
-        except SagaError:
-            return False
-        if step_id not in self.writes:
-            return step_id not in dict(database.readings)
-        return phase is IntentPhase.ADMITTED and database.row(step_id) is None and self._is_approved(database, step_id)
+    # --- compensation -----------------------------------------------------------------------------------------------
 
-    def _is_approved(self, database: Database, step_id: str) -> bool:
-        return step_id not in self.gated or (step_id in database.approved and step_id not in database.denied)
+    def compensate(self, database: Database, flight: Flight) -> Iterator[Outcome]:
+        """Undo a landed step once, fence one of our database that never landed."""
+        step_id, row, step = flight.step_id, self.row(database, flight.step_id), self.step(flight.step_id)
+        remote = step.dispatch is Dispatch.REMOTE
+        done: Answer = ("undone", step_id)
+        if reason := self.asleep(database, flight):
+            yield self._not_undone(database, flight, reason)
+        elif row.undone or row.effect in COMPENSATED:
+            yield Outcome(f"{flight.label}: again", database, done)
+        elif remote and row.effect != "LANDED":
+            yield self._not_undone(database, flight, Reason.OUTCOME_UNKNOWN)
+        elif database.phase is not IntentPhase.CLOSING:
+            yield self._not_undone(database, flight, Reason.SUPERSEDED)
+        elif row.effect != "LANDED":
+            yield Outcome(f"{flight.label}: fenced", self.put(database, step_id, effect="TOMBSTONE", undone=True), done)
+        else:
+            back = "BACK" if remote else ""
+            after = self.put(database, step_id, effect="COMPENSATED", undone=True, truth=back)
+            yield Outcome(flight.label, after, done)
+            if self.weather.refused_compensations:
+                yield self._not_undone(database, flight, Reason.WRONG_STATE)
+            if remote and self.weather.unsure:
+                for truth in {row.truth, "BACK"}:
+                    lost = self.put(database, step_id, truth=truth)
+                    yield self._not_undone(lost, flight, Reason.DEPENDENCY_DOWN)
 
-    def execute(
-        self,
-        database: Database,
-        claim: Claim,
-        step_id: str,
-        argument: str = "",
-        *,
-        refuse: bool = False,
-        read: str = "",
-    ) -> tuple[Database, StepResult]:
-        """Land a step, or answer what its key says; `refuse` is the business's own no."""
-        phase = self._awake(database, claim)
-        if step_id not in self.writes:
-            return self._read(database, step_id, refuse=refuse, read=read)
-        if phase is not IntentPhase.ADMITTED:
-            raise SagaError(Reason.SUPERSEDED, "not admitted any more")
-        row = database.row(step_id)
-        if row is not None:
-            if row.state != "LANDED":
-                raise SagaError(Reason.SUPERSEDED, "fenced")
-            if row.argument != argument:
-                raise SagaError(Reason.KEY_REUSED, "other arguments")
-            return database, self._result(step_id, database.rows.index(row) + 1, "")
-        if not self._is_approved(database, step_id):
-            raise SagaError(Reason.APPROVAL_MISSING, "not approved")
-        if refuse:
-            raise SagaError(Reason.WRONG_STATE, "refused")
-        after = replace(database, rows=(*database.rows, Row(step_id, "LANDED", argument)))
-        return after, self._result(step_id, len(after.rows), "")
+    def _not_undone(self, database: Database, flight: Flight, reason: Reason) -> Outcome:
+        return Outcome(f"{flight.label}: {reason}", database, ("not undone", flight.step_id, reason))
 
-    def _read(self, database: Database, step_id: str, *, refuse: bool, read: str) -> tuple[Database, StepResult]:
-        known = dict(database.readings).get(step_id)
-        if known is not None:
-            return database, self._result(step_id, None, known)
-        if refuse:
-            raise SagaError(Reason.WRONG_STATE, "refused")
-        after = replace(database, readings=(*database.readings, (step_id, read)))
-        return after, self._result(step_id, None, read)
+    # --- the phase --------------------------------------------------------------------------------------------------
 
-    def _result(self, step_id: str, number: int | None, read: str) -> StepResult:
-        return StepResult(
-            step_id=step_id,
-            step_key=execute_key(self.plan.intent_key, step_id),
-            transaction_id=number,
-            applied_args={},
-            output={"value": read},
-        )
-
-    def compensate(
-        self, database: Database, claim: Claim, step_id: str, *, refuse: bool = False
-    ) -> tuple[Database, CompensateResult]:
-        """Undo a landed step once, fence one that never landed."""
-        phase = self._awake(database, claim)
-        row = database.row(step_id)
-        if step_id in database.undone:
-            return database, self._undone(step_id, undone=True)
-        if row is not None and row.state == "COMPENSATED":  # an operator said `done` or `skip`
-            return database, self._undone(step_id, undone=False)
-        if phase is not IntentPhase.CLOSING:
-            raise SagaError(Reason.SUPERSEDED, "not closing")
-        if row is None:
-            rows = (*database.rows, Row(step_id, "TOMBSTONE"))
-            fenced = replace(database, rows=rows, undone=database.undone | {step_id})
-            return fenced, self._undone(step_id, undone=False)
-        if row.state == "LANDED":
-            if refuse:
-                raise SagaError(Reason.WRONG_STATE, "cannot be undone now")
-            database = database.with_row(step_id, "COMPENSATED")
-        after = replace(database, undone=database.undone | {step_id})
-        return after, self._undone(step_id, undone=row.state == "LANDED")
-
-    def _undone(self, step_id: str, *, undone: bool) -> CompensateResult:
-        return CompensateResult(step_id=step_id, step_key=f"{step_id}/compensate/1", transaction_id=1, undone=undone)
-
-    # --- the phase ------------------------------------------------------------------------------------------------
-
-    def close(self, database: Database, claim: Claim, cause: Cause) -> tuple[Database, Closed]:
+    def close(self, database: Database, flight: Flight) -> Iterator[Outcome]:
         """Shut the way forward and list what landed."""
-        phase = self._owned(database, claim)
-        seen = tuple(
-            EffectSeen(step_id=row.step_id, state=row.state, transaction_id=number)
-            for number, row in enumerate(database.rows, 1)
+        if not flight.valid:
+            yield Outcome("close: RUN_STALE", database, ("stale",))
+            return
+        cause, seen = Cause(flight.argument), self.seen(database)
+        due = past = unsure = False
+        after = database
+        if database.phase is IntentPhase.ADMITTED and database.parked is None:
+            undecided = self.gated - database.approved - database.denied
+            past = self.pivot_landed(database)
+            unsure = not past and bool(self.pivots_unknown(database))
+            due = not (past or unsure) and cause is Cause.EXPIRED and not (undecided and database.expired)
+            if not (past or unsure or due):
+                after = database._replace(phase=IntentPhase.CLOSING, cause=cause)
+        listed = () if due else seen
+        answer = ("closed", self.standing(after), listed, () if due else self.unknown(database), past, unsure)
+        yield Outcome(flight.label, after, answer)
+
+    def seen(self, database: Database) -> Answer:
+        """All execute rows: step, state and transaction id."""
+        return tuple(
+            (step_id, "COMPENSATED" if row.effect in COMPENSATED else row.effect, self.number(database, step_id))
+            for step_id, row in zip(self.index, database.rows, strict=True)
+            if row.effect
         )
-        standing = self.standing(database)
-        if phase is not IntentPhase.ADMITTED:
-            return database, Closed(standing=standing, effects=seen)
-        if set(database.live()) & self.pivots:
-            return database, Closed(standing=standing, effects=seen, past_pivot=True)
-        if cause is Cause.EXPIRED and (not standing.ask.undecided or not database.expired):
-            return database, Closed(standing=standing, due_in_seconds=standing.ask.expires_in_seconds)
-        closing = replace(database, phase=IntentPhase.CLOSING, cause=cause)
-        return closing, Closed(standing=self.standing(closing), effects=seen)
 
-    def settle(self, database: Database, claim: Claim) -> tuple[Database, Standing]:
-        """Set the final phase if the rows agree, else park MISMATCH."""
-        phase = self._owned(database, claim)
-        if phase.is_final or database.parked is not None:
-            return database, self.standing(database)
-        live = frozenset(database.live())
-        committing = phase is IntentPhase.ADMITTED
-        if (live != self.writes) if committing else live:
-            database = replace(database, parked=ParkReason.MISMATCH, stuck=())
-        elif committing:
-            database = replace(database, phase=IntentPhase.COMMITTED)
-        elif any(row.state == "COMPENSATED" for row in database.rows):
-            database = replace(database, phase=IntentPhase.COMPENSATED)
-        else:
-            database = replace(database, phase=IntentPhase.NOT_APPLIED)
-        return database, self.standing(database)
+    def settle(self, database: Database, flight: Flight) -> Iterator[Outcome]:
+        """Set the final phase if the rows agree, else park."""
+        if not flight.valid:
+            yield Outcome("settle: RUN_STALE", database, ("stale",))
+            return
+        after = database
+        if database.phase and not database.phase.is_final and database.parked is None:
+            live = [row.effect == "LANDED" for row in database.rows]
+            committing = database.phase is IntentPhase.ADMITTED
+            if unknown := self.unknown(database):
+                after = database._replace(parked=ParkReason.OUTCOME_UNKNOWN, stuck=unknown)
+            elif tuple(live) != self.writes if committing else any(live):
+                after = database._replace(parked=ParkReason.MISMATCH, stuck=())
+            elif committing:
+                after = database._replace(phase=IntentPhase.COMMITTED)
+            else:
+                undone = any(row.effect in COMPENSATED for row in database.rows)
+                after = database._replace(phase=IntentPhase.COMPENSATED if undone else IntentPhase.NOT_APPLIED)
+        yield Outcome("settle", after, self.standing(after))
 
-    def park(
-        self, database: Database, claim: Claim, reason: ParkReason, stuck: tuple[str, ...]
-    ) -> tuple[Database, Standing]:
+    def park(self, database: Database, flight: Flight) -> Iterator[Outcome]:
         """Put it to rest."""
-        phase = self._owned(database, claim)
-        if not phase.is_final and database.parked is None:
-            database = replace(database, parked=reason, stuck=stuck)
-        return database, self.standing(database)
-
-    # --- people ---------------------------------------------------------------------------------------------------
-
-    def would_decide(self, database: Database, verdict: str, step_id: str | None) -> frozenset[str]:
-        """The steps that a decision would settle now; none when it comes too late."""
-        ask = self.ask(database)
-        landed = {row.step_id for row in database.rows}
-        open_steps = {*ask.undecided, *(ask.approved if verdict == "deny" else ())} - landed
-        steps = {step_id} if step_id else open_steps
-        settled = set(ask.denied) | landed | (set(ask.approved) if verdict == "approve" else set[str]())
-        late = database.phase is not IntentPhase.ADMITTED or database.expired or steps & settled
-        return frozenset[str]() if late else frozenset(steps)
-
-    def decide(
-        self, database: Database, claim: Claim, verdict: str, step_id: str | None
-    ) -> tuple[Database, DecisionAnswer]:
-        """Take a decision about one step or all that are open."""
-        self._owned(database, claim)
-        steps = self.would_decide(database, verdict, step_id)
-        if not steps:
-            refused = SagaError(Reason.DECISION_LATE, "late")
-            return database, DecisionAnswer(accepted=False, error=refused.info, ask=self.ask(database))
-        if verdict == "approve":
-            database = replace(database, approved=database.approved | steps)
-        else:
-            database = replace(database, denied=database.denied | steps)
-        return database, DecisionAnswer(accepted=True, ask=self.ask(database))
-
-    def verbs(self, database: Database) -> list[tuple[Verb, str | None]]:
-        """What an operator may say."""
-        if database.phase is None or database.parked is None:
-            return []
-        offered = verbs_for(self.standing(database), pivot_landed=bool(set(database.live()) & self.pivots))
-        return [(verb, step_id or None) for step_id, verbs in offered.items() for verb in verbs]  # type: ignore[misc]
-
-    def resolve(
-        self, database: Database, claim: Claim, verb: Verb, step_id: str | None, *, repeat: bool = False
-    ) -> tuple[Database, ResolutionAnswer]:
-        """Take an operator's verb; `repeat` is an earlier one said again."""
-        self._owned(database, claim)
-        if repeat:
-            return database, ResolutionAnswer(accepted=True, standing=self.standing(database))
-        if (verb, step_id) not in self.verbs(database):
-            refused = SagaError(Reason.RESOLUTION_INVALID, "not offered")
-            return database, ResolutionAnswer(accepted=False, error=refused.info, standing=self.standing(database))
-        database = replace(database, parked=None, stuck=())
-        if verb in ("done", "skip") and step_id is not None:
-            database = database.with_row(step_id, "COMPENSATED", residue=verb == "skip")
-        if verb == "close" and database.phase is IntentPhase.ADMITTED:
-            database = replace(database, phase=IntentPhase.CLOSING, cause=Cause.INTERRUPTED)
-        return database, ResolutionAnswer(accepted=True, standing=self.standing(database))
-
-
-def resolution(verb: Verb, step_id: str | None) -> Resolution:
-    """The message of an operator."""
-    return Resolution(resolution_id="r1", verb=verb, operator="operator", step_id=step_id, evidence="seen")
+        if not flight.valid:
+            yield Outcome("park: RUN_STALE", database, ("stale",))
+            return
+        after = database
+        if database.phase and not database.phase.is_final and database.parked is None:
+            stuck = tuple(filter(None, flight.step_id.split(",")))
+            after = database._replace(parked=ParkReason(flight.argument), stuck=stuck)
+        yield Outcome(flight.label, after, self.standing(after))

@@ -1,525 +1,319 @@
-"""Every way that a small saga can go, with two stores: the rows survive, the saga's memory may be lost.
+"""Every way that a small saga can go, with two stores and a downstream: rows survive, the saga's memory may be lost.
 
-A world is the reducer's state, the commands that are under way, the state at the last completed workflow task, and
-the database. From each world every next thing is tried: an activity acts on the database, its answer arrives, a
-workflow task completes, a worker dies (memory and commands fall back to the last completed task, the rows stay),
-somebody cancels, decides or resolves, time runs out, an operator terminates or resets the run while old activities
-are still on their way. Worlds are compared by content, so that loops close and no counter bounds a run's length.
+A world is the saga's memory, the commands under way, both at the last completed workflow task, activities that were
+thought dead, and the database. From each world every next thing is tried: an activity acts on the database, its answer
+arrives, a workflow task completes, a worker dies (memory and commands fall back to the last completed task, the rows
+stay), somebody cancels, decides or resolves, time runs out, a request lands late, an operator terminates or resets the
+run while old activities are still on their way. Worlds are canonical: claims are valid or stale and never numbered,
+nothing is counted, so that loops close and no counter bounds a run's length.
 """
 
+from array import array
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
 
-from contracts.envelope import Cause, IntentReport, StepState
-from contracts.errors import SagaError
 from contracts.plan import Plan
-from contracts.reasons import Reason
-from contracts.saga import Cancellation, IntentPhase, ParkReason
-from tests.model.database import Claim, Database, FakeDatabase, resolution
+from tests.model import rules
+from tests.model.database import FakeDatabase
+from tests.model.rows import Answer, Database, Flight, Outcome, Weather
+from tests.model.rules import ViolationError
+from tests.model.saga import CANCEL, DUE, Saga
+from tests.model.worlds import Case, Flights, Found, Step, World, dead_ends, told
 from workflows import commands as do
-from workflows import events as on
-from workflows import reducer
-from workflows.state import Stage, State
+from workflows.state import Stage
 
-CANCEL = Cancellation(reason="enough", requested_by="tester")
-Key = tuple[object, ...]
-
-
-def state_key(state: State) -> Key:
-    """All that can make a difference to what the reducer does next."""
-    return (
-        state.stage,
-        state.cause,
-        state.cancellation is not None,
-        state.past_pivot,
-        state.parked,
-        state.stale,
-        state.epoch,
-        state.plan is not None,
-        state.ask.undecided,
-        state.ask.denied,
-        tuple(
-            (step.state, step.transaction_id, (step.output or {}).get("value"), step.error is not None)
-            for step in state.steps.values()
-        ),
-        state.report.outcome if state.report else None,
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """A reducer state, compared by content."""
-
-    key: Key
-    state: State = field(compare=False)
-
-    @classmethod
-    def of(cls, state: State) -> "Memory":
-        """Wrap a state."""
-        return cls(state_key(state), state)
-
-
-@dataclass(frozen=True, slots=True)
-class Flight:
-    """A command under way; `answered` once the database has acted and the answer has not arrived yet."""
-
-    name: str
-    step_id: str = ""
-    argument: str = ""
-    claim: Claim | None = None
-    answered: Key | None = None
-    event: on.Event | None = field(default=None, compare=False)
-
-    def answer(self, event: on.Event, key: Key) -> "Flight":
-        """Note what the database said."""
-        return replace(self, event=event, answered=key)
-
-
-Flights = frozenset[Flight]
-
-
-@dataclass(frozen=True, slots=True)
-class World:
-    """Everything that can make a difference to what happens next."""
-
-    memory: Memory
-    flights: Flights
-    durable: Memory
-    durable_flights: Flights
-    run: int
-    zombies: Flights
-    """Activities of ended runs and of workers thought dead, still able to act."""
-    database: Database
-    ends_left: int
-    late_left: int
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """What is explored: a plan and how much of the outside world."""
-
-    name: str
-    plan: Plan
-    cancels: bool = True
-    crashes: bool = True
-    refusals: bool = True
-    ends: int = 0
-    """How often the run may be terminated or reset from outside."""
-    late: int = 0
-    """How often a worker that was thought dead goes on with what it had begun."""
-    undo_refusals: bool = True
-    reads: tuple[str, ...] = ("",)
-    """What a step that only reads may find."""
-
-
-@dataclass
-class Found:
-    """The outcome of an exploration."""
-
-    name: str
-    states: int = 0
-    edges: int = 0
-    finals: int = 0
-    complete: bool = True
-    violations: list[str] = field(default_factory=list[str])
-
-
-class Violation(Exception):  # noqa: N818 - what a broken promise is called here
-    """A promise of the design is broken."""
+MESSAGES = ("decide", "resolve")
+VIOLATIONS_MAX = 3
 
 
 class Exploration:
     """Breadth first through all worlds of a case."""
 
-    def __init__(self, case: Case, database: Callable[[Plan], FakeDatabase] = FakeDatabase) -> None:
+    def __init__(self, case: Case, database: Callable[[Plan, Weather], FakeDatabase] = FakeDatabase) -> None:
         """Prepare a case; another `database` makes another build."""
         self.case = case
-        self.plan = case.plan
-        self.fake = database(case.plan)
-        self._numbers: dict[object, int] = {}
+        self.fake = database(case.plan, case.weather)
+        self.saga = Saga(case.plan)
+        self.databases: list[Database] = []
+        self._numbers: dict[Database, int] = {}
+        self._acts: dict[tuple[int, Flight], tuple[tuple[str, int, Answer, bool], ...]] = {}
+        self._people: dict[tuple[int, int], tuple[Flight, ...]] = {}
 
-    def run(self, states_max: int, violations_max: int = 3) -> Found:
-        """Explore; stop at the bounds. A path that leads to a violation is told with it."""
+    def run(self, states_max: int) -> Found:
+        """Explore; stop at the bounds. The shortest way to a violation is told with it."""
         found = Found(self.case.name)
         first = self._first()
-        start = self._key(first)
-        parents: dict[Key, tuple[Key, str] | None] = {start: None}
-        edges: list[tuple[Key, Key]] = []
-        finals: list[Key] = []
-        queue = deque([(start, first)])
-        while queue and len(found.violations) < violations_max:
-            here, world = queue.popleft()
-            if self._is_final(world):
+        numbers: dict[World, int] = {first: 0}
+        parents: list[tuple[int, str]] = [(-1, "")]
+        befores, afters = array("i"), array("i")
+        finals: list[int] = []
+        queue = deque([first])
+        here, edges = -1, 0
+        while queue and len(found.violations) < VIOLATIONS_MAX and len(numbers) <= states_max:
+            world, here = queue.popleft(), here + 1
+            if self._is_end(world):
                 finals.append(here)
             try:
-                for label, after in self._next(world):
-                    there = self._key(after)
-                    edges.append((here, there))
-                    if there not in parents:
-                        parents[there] = (here, label)
-                        queue.append((there, after))
+                for label, after in self.next(world):
+                    there = numbers.setdefault(after, len(numbers))
+                    if there == len(parents):
+                        parents.append((here, label))
+                        queue.append(after)
                         self._check(after)
-            except Violation as violation:
-                found.violations.append(f"{violation} after {' / '.join(_path(parents, here))}")
-            if len(parents) > states_max:
-                found.complete = False
-                break
-        found.states, found.edges, found.finals = len(parents), len(edges), len(finals)
-        if found.complete and not found.violations:
-            found.violations += _dead_ends(parents, edges, finals)
+                    edges += 1
+                    if not rules.is_harm(label):
+                        befores.append(here)
+                        afters.append(there)
+            except ViolationError as violation:
+                found.violations.append(told(str(violation), parents, here))
+        found.complete = not queue and not found.violations
+        found.states, found.edges, found.finals = len(numbers), edges, len(finals)
+        if found.complete:
+            lost = dead_ends(len(numbers), befores, afters, finals)
+            found.violations += [told("no end can be reached", parents, world) for world in lost[:VIOLATIONS_MAX]]
         return found
 
-    def _key(self, world: World) -> Key:
-        """Name a world by small numbers: comparing whole worlds is slow."""
-        number = self._number
-        return (
-            number(world.memory.key),
-            number(world.flights),
-            number(world.durable.key),
-            number(world.durable_flights),
-            number(world.zombies),
-            number(world.database),
-            world.run,
-            world.ends_left,
-            world.late_left,
-        )
+    # --- numbers ----------------------------------------------------------------------------------------------------
 
-    def _number(self, part: object) -> int:
-        return self._numbers.setdefault(part, len(self._numbers))
+    def _number(self, database: Database) -> int:
+        number = self._numbers.setdefault(database, len(self.databases))
+        if number == len(self.databases):
+            self.databases.append(database)
+        return number
+
+    def stage(self, memory: int) -> Stage:
+        """Where a memory is on its way."""
+        return self.saga.states[memory].stage
 
     def _first(self) -> World:
-        memory, flights = self._begun(1)
-        return World(memory, flights, memory, flights, 1, frozenset(), Database(), self.case.ends, self.case.late)
+        memory, flights = self._begun()
+        return World(memory, flights, memory, flights, (), self._number(self.fake.empty()))
 
-    def _begun(self, run: int) -> tuple[Memory, Flights]:
-        state, commands = reducer.begin()
-        return Memory.of(state), frozenset(self._flight(command, state, run) for command in commands)
+    def _begun(self) -> tuple[int, Flights]:
+        memory, commands = self.saga.begin()
+        return memory, tuple(self.saga.flight(command, memory) for command in commands)
 
-    def _is_final(self, world: World) -> bool:
-        return world.durable.state.stage is Stage.FINISHED and bool(
-            world.database.phase and world.database.phase.is_final
+    def _is_end(self, world: World) -> bool:
+        """Final, or at rest until an operator acts, which every reader of the tables sees."""
+        database = self.databases[world.database]
+        return self.stage(world.durable) is Stage.FINISHED and (
+            database.owner == "foreign" or bool(database.phase and database.phase.is_final)
         )
 
-    # --- what can happen ------------------------------------------------------------------------------------------
+    # --- what can happen --------------------------------------------------------------------------------------------
 
-    def _next(self, world: World) -> Iterator[tuple[str, World]]:
-        yield from self._late(world)
-        if world.durable.state.stage is Stage.FINISHED:
-            if not (world.database.phase and world.database.phase.is_final):
-                yield "sweep", self._again(replace(world, run=world.run + 1))
+    def next(self, world: World) -> Iterator[Step]:
+        """Everything that can happen next."""
+        if world.late:
+            yield from self._late(world)
+        database = self.databases[world.database]
+        if self.stage(world.durable) is Stage.FINISHED:
+            if not (database.owner == "foreign" or (database.phase and database.phase.is_final)):
+                yield "sweep", self._again(world)
             return
         alone = sum(flight.name != "ask" for flight in world.flights) == 1
         for flight in world.flights:
             if flight.name == "ask":
-                yield "the time to decide seems over", self._take(world, on.ApprovalDue(), ended=flight)
-            elif flight.answered is not None:
-                yield f"answer: {_name(flight)}", self._deliver(world, flight)
+                yield "the time to decide seems over", self.take(world, DUE, ended=flight)
+            elif flight.answer is not None:
+                yield f"answer of {flight.label}", self._deliver(world, flight)
             else:
-                for label, database, answered in self._act(world, flight):
-                    acted = replace(world, flights=world.flights - {flight} | {answered}, database=database)
-                    if not alone:
-                        yield label, acted
-                        continue
-                    # Nothing else is under way whose answer could come first: act and answer are one.
-                    yield label, self._deliver(acted, answered)
-                    if self.case.crashes and database != world.database:
-                        yield f"{label}, then a crash", _crashed(acted)
-        yield from self._people(world)
-        yield from self._outside(world)
+                yield from self._acted(world, flight, at_once=alone or not self.case.overlap)
+        yield from self._said(world)
+        yield from self._outside(world, database)
 
-    def _late(self, world: World) -> Iterator[tuple[str, World]]:
-        for zombie in world.zombies:
-            for label, database, _ in self._act(world, zombie):
-                after = replace(world, zombies=world.zombies - {zombie}, database=database)
-                yield f"late: {label}", self._without_stale(after)
+    def act(self, database: int, flight: Flight) -> tuple[tuple[str, int, Answer, bool], ...]:
+        """Every way in which an activity can end, each checked against what no act may do."""
+        known = self._acts.get((database, flight))
+        if known is None:
+            before = self.databases[database]
+            outcomes: list[Outcome] = list(self.fake.acts[flight.name](before, flight))
+            for outcome in outcomes:
+                rules.check_act(self.fake, before, flight, outcome)
+            known = tuple((one.label, self._number(one.database), one.answer, one.adopted) for one in outcomes)
+            self._acts[database, flight] = known
+        return known
 
-    def _outside(self, world: World) -> Iterator[tuple[str, World]]:
-        """Tasks complete, workers die, runs are ended and started again, the clock moves."""
-        if self.fake.gated and not world.database.expired:
-            yield "expiry", replace(world, database=replace(world.database, expired=True))
-        if (world.durable.key, world.durable_flights) != (world.memory.key, world.flights):
+    def _acted(self, world: World, flight: Flight, *, at_once: bool) -> Iterator[Step]:
+        """An activity acts; its answer arrives at once where nothing else could come before it."""
+        for label, database, answer, adopted in self.act(world.database, flight):
+            if adopted:
+                acted = self._aged(world)._replace(database=database)
+                claim = flight
+            else:
+                acted, claim = world if database == world.database else world._replace(database=database), flight
+            told = claim._replace(answer=answer, valid=flight.valid or flight.name == "admit")
+            if not at_once:
+                yield label, acted._replace(flights=_with(_without(acted.flights, claim), told))
+                continue
+            yield label, self._deliver(acted, told, under_way=claim)
+            if self.case.crashes and database != world.database:
+                yield f"{label}, then a crash", self._crashed(acted)
+
+    def _late(self, world: World) -> Iterator[Step]:
+        for flight in world.late:
+            acting = flight
+            if flight.name == "admit":
+                is_open = self.stage(world.durable) is not Stage.FINISHED
+                acting = flight._replace(argument="late" if is_open else "late, alone")
+            for label, database, _, adopted in self.act(world.database, acting):
+                after = world._replace(late=_without(world.late, flight), database=database)
+                yield f"late: {label}", self._tidy(self._aged(after) if adopted else after)
+
+    def _outside(self, world: World, database: Database) -> Iterator[Step]:
+        """Tasks complete, workers die, runs are ended and started again, requests land, the clock moves."""
+        if self.fake.gated and not database.expired:
+            yield "expiry", world._replace(database=self._number(database._replace(expired=True)))
+        for label, after in self.fake.drift(database):
+            yield label, world._replace(database=self._number(after))
+        if (world.durable, world.durable_flights) != (world.memory, world.flights):
             if self.case.crashes:
-                yield "crash", _crashed(world)
-            if world.late_left and (late := _able(world.flights)):
-                gone = replace(_crashed(world), zombies=world.zombies | late, late_left=world.late_left - 1)
-                yield "crash, but the old worker goes on", gone
+                yield "crash", self._crashed(world)
+                for flight in self._able(world) if len(world.late) < self.case.late else ():
+                    gone = self._crashed(world)._replace(late=_with(world.late, flight))
+                    yield f"crash, but {flight.label} goes on", self._tidy(gone)
             rests = all(flight.name == "ask" for flight in world.flights)
-            if rests or (self.case.crashes and all(flight.answered is None for flight in world.flights)):
-                yield "task completed", replace(world, durable=world.memory, durable_flights=world.flights)
-        if world.ends_left and world.memory.state.stage is not Stage.FINISHED:
+            if rests or (self.case.crashes and all(flight.answer is None for flight in world.flights)):
+                yield "task completed", world._replace(durable=world.memory, durable_flights=world.flights)
+        if self.case.foreign and database.phase is None:
+            claims = rules.claimed_by_another(database)
+            yield "another workflow claims it", world._replace(database=self._number(claims))
+        if self.case.ends and self.stage(world.memory) is not Stage.FINISHED:
             yield from self._ended(world)
 
-    def _ended(self, world: World) -> Iterator[tuple[str, World]]:
+    def _ended(self, world: World) -> Iterator[Step]:
         """An operator terminates the run, and another begins or goes on from the last task."""
-        running = world.zombies | _able(world.flights)
-        run = world.run + 1
-        ended = self._without_stale(replace(world, run=run, zombies=running, ends_left=world.ends_left - 1))
-        begun = self._again(ended)
-        yield "terminated, new run", begun
-        if world.durable.key != begun.memory.key:
-            again = frozenset(
-                replace(flight, claim=replace(flight.claim, run=run)) if flight.claim else flight
-                for flight in world.durable_flights
-            )
-            yield "reset to the last task", replace(ended, memory=world.durable, flights=again, durable_flights=again)
+        for going in ((), *((flight,) for flight in self._able(world) if len(world.late) < self.case.late)):
+            told = f", but {going[0].label} goes on" if going else ""
+            ended = world._replace(late=_with(world.late, *going))
+            begun = self._again(ended)
+            yield f"terminated, new run{told}", self._tidy(begun)
+            if world.durable != begun.memory:
+                memory = self.saga.aged(world.durable)
+                flights = tuple(sorted(_stale(flight) for flight in world.durable_flights))
+                database = self._orphaned(world.database)
+                reset = World(memory, flights, memory, flights, ended.late, database)
+                yield f"reset to the last task{told}", self._tidy(reset)
 
     def _again(self, world: World) -> World:
         """Begin a run from its first task."""
-        begun, flights = self._begun(world.run)
-        return replace(world, memory=begun, flights=flights, durable=begun, durable_flights=flights)
+        memory, flights = self._begun()
+        return World(memory, flights, memory, flights, world.late, self._orphaned(world.database))
 
-    def _without_stale(self, world: World) -> World:
-        """Forget old activities that can do nothing any more."""
-        database = world.database
-        able = frozenset(
+    def _orphaned(self, database: int) -> int:
+        known = self.databases[database]
+        return self._number(known._replace(owner="old")) if known.owner == "current" else database
+
+    def _able(self, world: World) -> Flights:
+        """Activities that have not acted yet, and could do something after their run."""
+        owner = self.databases[world.database].owner
+        return tuple(
             flight
-            for flight in world.zombies
-            if flight.name == "admit" or flight.claim == Claim(database.owner, database.epoch)
+            for flight in world.flights
+            if flight.answer is None
+            and flight not in world.late
+            and (flight.valid or (flight.name == "admit" and owner != "current"))
         )
-        return replace(world, zombies=able) if able != world.zombies else world
 
-    def _people(self, world: World) -> Iterator[tuple[str, World]]:
-        state = world.memory.state
+    def _tidy(self, world: World) -> World:
+        """Forget late activities that can do nothing any more."""
+        if not world.late:
+            return world
+        database = self.databases[world.database]
+        is_final = bool(database.phase and database.phase.is_final)
+        late = tuple(flight for flight in world.late if not is_final and (flight.valid or flight.name == "admit"))
+        return world._replace(late=late)
+
+    def _aged(self, world: World) -> World:
+        """The claim moved: every other one is stale."""
+        return World(
+            self.saga.aged(world.memory),
+            tuple(_stale(flight) for flight in world.flights),
+            self.saga.aged(world.durable),
+            tuple(_stale(flight) for flight in world.durable_flights),
+            tuple(_stale(flight) for flight in world.late),
+            world.database,
+        )
+
+    def _crashed(self, world: World) -> World:
+        return world._replace(memory=world.durable, flights=world.durable_flights)
+
+    def _said(self, world: World) -> Iterator[Step]:
+        """What people say. A word that the database would not take is left out: it changes nothing."""
+        state = self.saga.states[world.memory]
         if state.stage is Stage.FINISHED:
             return
         if self.case.cancels and state.cancellation is None:
-            yield "cancel", self._take(world, on.CancelRequested(CANCEL))
-        names = {flight.name for flight in world.flights}
-        claim = Claim(world.run, state.epoch)
-        if self.fake.gated and state.plan is not None and "decide" not in names:
-            for verdict in ("approve", "deny"):
-                for step_id in ("", *sorted(self.fake.gated if len(self.fake.gated) > 1 else ())):
-                    said = Flight("decide", step_id, verdict, claim)
-                    if self.fake.would_decide(world.database, verdict, step_id or None):
-                        yield f"{verdict} {step_id}", replace(world, flights=world.flights | {said})
-        if state.stage is Stage.PARKED and "resolve" not in names:
-            for verb, stuck in [*self.fake.verbs(world.database), ("again", None)]:
-                said = Flight("resolve", stuck or "", verb, claim)
-                yield f"resolve {verb} {stuck or ''}", replace(world, flights=world.flights | {said})
-
-    # --- an activity acts on the database -------------------------------------------------------------------------
-
-    def _act(self, world: World, flight: Flight) -> Iterator[tuple[str, Database, Flight]]:
-        """Every way in which one activity can end, each with the database after it."""
-        name, database = _name(flight), world.database
-        open_run = world.run if world.durable.state.stage is not Stage.FINISHED else 0
-        for label, refuse, read in self._wishes(database, flight):
-            try:
-                after, event, key = self._do(database, flight, refuse=refuse, read=read, open_run=open_run)
-            except SagaError as error:
-                if flight.name == "execute":
-                    event = on.StepRefused(flight.step_id, error.info)
-                elif flight.name == "compensate":
-                    event = on.CompensationRefused(flight.step_id, error.info)
-                elif error.reason is Reason.RUN_STALE:
-                    event = on.RunStale()
-                else:
-                    raise Violation(f"{name} raised {error.reason}") from error
-                yield f"{name}: {error.reason}", database, flight.answer(event, ("error", error.reason))
-            else:
-                yield f"{name}{label}", after, flight.answer(event, key)
-
-    def _wishes(self, database: Database, flight: Flight) -> Iterator[tuple[str, bool, str]]:
-        if flight.name == "execute":
-            reads = flight.step_id not in self.fake.writes
-            for value in self.case.reads if reads else ("",):
-                yield f" = {value}" if value else "", False, value
-            assert flight.claim is not None
-            if (
-                self.case.refusals
-                and self.plan.by_id[flight.step_id].may_refuse
-                and self.fake.executes(database, flight.claim, flight.step_id)
-            ):
-                yield "", True, ""
+            yield "cancel", self.take(world, CANCEL)
+        if state.plan is None or any(flight.name in MESSAGES for flight in world.flights):
             return
-        yield "", False, ""
-        if flight.name == "compensate" and self.case.undo_refusals:
-            row = database.row(flight.step_id)
-            closing = database.phase is IntentPhase.CLOSING and database.parked is None
-            if row is not None and row.state == "LANDED" and closing:
-                yield "", True, ""
+        known = self._people.get((world.memory, world.database))
+        if known is None:
+            known = self._people[world.memory, world.database] = tuple(self._words(world))
+        for said in known:
+            if self.case.overlap:
+                yield f"{said.label} is said", world._replace(flights=_with(world.flights, said))
+            else:
+                yield from self._acted(world, said, at_once=True)
 
-    def _do(  # noqa: PLR0911 - one return for each activity
-        self, database: Database, flight: Flight, *, refuse: bool, read: str, open_run: int
-    ) -> tuple[Database, on.Event, Key]:
-        fake, claim = self.fake, flight.claim
-        if flight.name == "admit":
-            assert claim is not None
-            after, standing = fake.admit(database, claim.run, open_run=open_run)
-            return after, on.Admitted(standing), (after, standing.duplicate)
-        assert claim is not None
-        match flight.name:
-            case "execute":
-                after, result = fake.execute(database, claim, flight.step_id, flight.argument, refuse=refuse, read=read)
-                return after, on.StepLanded(result), ("landed", result.transaction_id, read)
-            case "compensate":
-                self._check_order(database, flight.step_id)
-                after, undone = fake.compensate(database, claim, flight.step_id, refuse=refuse)
-                return after, on.StepCompensated(undone), ("undone",)
-            case "close":
-                after, closed = fake.close(database, claim, Cause(flight.argument))
-                return after, on.IntentClosed(closed), ("closed", after)
-            case "settle":
-                after, standing = fake.settle(database, claim)
-                return after, on.Admitted(standing), ("settled", after)
-            case "park":
-                stuck = tuple(filter(None, flight.step_id.split(",")))
-                after, standing = fake.park(database, claim, ParkReason(flight.argument), stuck)
-                return after, on.Admitted(standing), ("parked", after)
-            case "decide":
-                after, answer = fake.decide(database, claim, flight.argument, flight.step_id or None)
-                return after, on.DecisionAdmitted(answer), ("decided", answer.accepted, after)
-            case "resolve":
-                repeat = flight.argument == "again"
-                verb = "forward" if repeat else flight.argument
-                after, taken = fake.resolve(database, claim, verb, flight.step_id or None, repeat=repeat)  # type: ignore[arg-type]
-                said = resolution(verb, flight.step_id or None)  # type: ignore[arg-type]
-                return after, on.Resolved(said, taken), ("resolved", taken.accepted, after)
-            case name:
-                raise AssertionError(name)
+    def _words(self, world: World) -> Iterator[Flight]:
+        state, database = self.saga.states[world.memory], self.databases[world.database]
+        valid = state.epoch == 1
+        for verdict in ("approve", "deny") if self.fake.gated else ():
+            for step_id in ("", *(sorted(self.fake.gated) if len(self.fake.gated) > 1 else ())):
+                if self.fake.would_decide(database, verdict, step_id):
+                    yield Flight("decide", step_id, verdict, valid)
+        if state.stage is Stage.PARKED:
+            for verb, step_id in [*self.fake.verbs(database), ("again", "")]:
+                yield Flight("resolve", step_id, verb, valid)
 
-    # --- an answer arrives ----------------------------------------------------------------------------------------
+    # --- an answer arrives ------------------------------------------------------------------------------------------
 
-    def _deliver(self, world: World, flight: Flight) -> World:
-        world = self._without_stale(world)
-        event = flight.event
-        assert event is not None
-        if isinstance(event, on.Resolved) and world.memory.state.stage is not Stage.PARKED:
-            return replace(world, flights=world.flights - {flight})
-        if isinstance(event, on.RunStale) and flight.name in ("decide", "resolve"):
-            event = on.RunDoubted()
-        return self._take(world, event, ended=flight)
+    def _deliver(self, world: World, told: Flight, under_way: Flight | None = None) -> World:
+        answer = told.answer
+        if answer is None:
+            raise AssertionError("nothing was answered")
+        if answer[0] == "resolved" and self.stage(world.memory) is not Stage.PARKED:
+            return world._replace(flights=_without(world.flights, told))
+        return self.take(world, answer, ended=under_way or told, valid=told.valid)
 
-    def _take(self, world: World, event: on.Event, ended: Flight | None = None) -> World:
-        state, commands = reducer.advance(world.memory.state, event)
-        flights = world.flights - {ended} if ended else world.flights
+    def take(self, world: World, answer: Answer, ended: Flight | None = None, *, valid: bool = True) -> World:
+        """Feed the reducer; check and take up its commands."""
+        memory, commands = self.saga.advance(world.memory, answer, valid=valid)
+        flights = world.flights if ended is None else _without(world.flights, ended)
         for command in commands:
             if isinstance(command, do.Finish):
-                self._check_finish(world.database, command, command.report)
+                rules.check_finish(self.fake, self.databases[world.database], command)
                 continue
-            flight = self._flight(command, state, world.run)
-            self._check_command(flights, flight, state)
-            flights |= {flight}
-        if state.stage is not Stage.AWAITING_APPROVAL:
-            flights = frozenset(flight for flight in flights if flight.name != "ask")
-        return replace(world, memory=Memory.of(state), flights=flights)
-
-    def _flight(self, command: do.Command, state: State, run: int) -> Flight:  # noqa: C901, PLR0911 - one for each
-        claim = Claim(run, state.epoch)
-        match command:
-            case do.Admit():
-                return Flight("admit", claim=Claim(run, 0))
-            case do.Ask():
-                return Flight("ask")
-            case do.Execute(step_id, arguments):
-                return Flight("execute", step_id, str(arguments.get("value", "")), claim)
-            case do.CloseIntent(cause):
-                return Flight("close", "", cause.value, claim)
-            case do.Compensate(step_id):
-                return Flight("compensate", step_id, "", claim)
-            case do.Settle():
-                return Flight("settle", claim=claim)
-            case do.Park(reason, detail):
-                return Flight(
-                    "park", ",".join(step["step_id"] for step in detail.get("steps", [])), reason.value, claim
-                )
-            case do.Lookup():
-                raise AssertionError("no tool of the model is remote")
-            case do.Grade():
-                raise AssertionError("no step of the model is graded late")
-            case do.AwaitStep():
-                raise AssertionError("no plan of the model is open")
-            case do.Finish():
-                raise AssertionError("a saga's end is no activity")
-
-    # --- what must hold -------------------------------------------------------------------------------------------
+            flight = self.saga.flight(command, memory)
+            rules.check_command(flights, flight, self.saga.states[memory])
+            flights = _with(flights, flight)
+        stage = self.stage(memory)
+        if stage is not Stage.AWAITING_APPROVAL:
+            flights = tuple(flight for flight in flights if flight.name != "ask")
+        if stage is Stage.FINISHED:
+            flights = ()
+        return world._replace(memory=memory, flights=flights)
 
     def _check(self, world: World) -> None:
-        stage = world.memory.state.stage
-        if stage not in (Stage.FINISHED, Stage.PARKED) and not world.flights - {
-            flight for flight in world.flights if flight.name in ("decide", "resolve")
-        }:
-            raise Violation(f"stuck in {stage}")
-        rows = world.database.rows
-        if len({row.step_id for row in rows}) != len(rows):
-            raise Violation("a step landed twice")
-
-    def _check_command(self, flights: Flights, flight: Flight, state: State) -> None:
-        names = [other.name for other in flights]
-        if any(other.name == flight.name and other.step_id == flight.step_id for other in flights):
-            raise Violation(f"{_name(flight)} is asked for twice at once")
-        if flight.name in ("close", "compensate", "settle", "park") and "execute" in names:
-            raise Violation(f"{_name(flight)} while a step runs")
-        if flight.name in ("execute", "settle", "park", "close") and "compensate" in names:
-            raise Violation(f"{_name(flight)} while a compensation runs")
-        if flight.name in ("execute", "compensate") and {"close", "settle", "park", "admit"} & set(names):
-            raise Violation(f"{_name(flight)} while {names} run")
-        going_forward = all(step.state is StepState.DONE for step in state.steps.values())
-        if flight.name == "settle" and going_forward and state.cancellation is not None and not state.past_pivot:
-            raise Violation("a cancel that was taken is forgotten")
-
-    def _check_finish(self, database: Database, finish: do.Finish, report: IntentReport) -> None:
-        phase = database.phase
-        if phase is None or report.outcome is not phase.outcome:
-            raise Violation(f"the saga says {report.outcome}, the database {phase}")
-        if finish.duplicate:
-            return
-        live = frozenset(database.live())
-        if phase is IntentPhase.COMMITTED and live != self.fake.writes:
-            raise Violation(f"COMMITTED with {sorted(live)} live")
-        if phase in (IntentPhase.COMPENSATED, IntentPhase.NOT_APPLIED) and live:
-            raise Violation(f"{phase} with {sorted(live)} live")
-        if phase is IntentPhase.NOT_APPLIED and any(row.state == "COMPENSATED" for row in database.rows):
-            raise Violation("NOT_APPLIED after something was compensated")
-
-    def _check_order(self, database: Database, step_id: str) -> None:
-        """Reverse of the dependency order, and of the landing order on one object."""
-        live = database.live()
-        if step_id not in live:
-            return
-        mine = set(self.plan.by_id[step_id].resources)
-        later = live[live.index(step_id) + 1 :]
-        builds_on = self.plan.dependents[step_id] & set(live)
-        sharing = {other for other in later if mine & set(self.plan.by_id[other].resources)}
-        if builds_on | sharing:
-            raise Violation(f"{step_id} is compensated before {sorted(builds_on | sharing)}")
+        stage = self.stage(world.memory)
+        if stage not in (Stage.FINISHED, Stage.PARKED) and not any(
+            flight.name not in MESSAGES for flight in world.flights
+        ):
+            raise ViolationError(f"stuck in {stage}")
 
 
-def _able(flights: Flights) -> Flights:
-    """Activities that have not acted yet."""
-    return frozenset(flight for flight in flights if flight.answered is None and flight.name != "ask")
+def _with(flights: Flights, *more: Flight) -> Flights:
+    return tuple(sorted({*flights, *more}, key=_order)) if more else flights
 
 
-def _crashed(world: World) -> World:
-    return replace(world, memory=world.durable, flights=world.durable_flights)
+def _without(flights: Flights, ended: Flight) -> Flights:
+    return tuple(flight for flight in flights if flight != ended)
 
 
-def _name(flight: Flight) -> str:
-    return " ".join(filter(None, (flight.name, flight.argument, flight.step_id)))
+def _order(flight: Flight) -> tuple[object, ...]:
+    return (*flight[:4], repr(flight.answer))
 
 
-def _path(parents: dict[Key, tuple[Key, str] | None], here: Key) -> list[str]:
-    labels: list[str] = []
-    while (step := parents[here]) is not None:
-        here, label = step
-        labels.append(label)
-    return labels[::-1]
-
-
-def _dead_ends(
-    parents: dict[Key, tuple[Key, str] | None], edges: list[tuple[Key, Key]], finals: list[Key]
-) -> list[str]:
-    """Tell the worlds from which no end can be reached."""
-    before: dict[Key, list[Key]] = {}
-    for here, there in edges:
-        before.setdefault(there, []).append(here)
-    reaches = set(finals)
-    queue = deque(finals)
-    while queue:
-        for earlier in before.get(queue.popleft(), []):
-            if earlier not in reaches:
-                reaches.add(earlier)
-                queue.append(earlier)
-    lost = [world for world in parents if world not in reaches]
-    return [f"no end can be reached after {' / '.join(_path(parents, world))}" for world in lost[:3]]
+def _stale(flight: Flight) -> Flight:
+    return flight._replace(valid=False) if flight.valid else flight

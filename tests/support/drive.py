@@ -4,18 +4,13 @@ from collections.abc import Iterable
 
 from contracts.ends import Fault, Way
 from contracts.envelope import Outcome
-from contracts.errors import SagaError
 from contracts.plan import Plan
 from contracts.reasons import Reason
-from contracts.saga import Cancellation
-from tests.model.database import Claim, Database, FakeDatabase
+from tests.model.database import FakeDatabase
+from tests.model.rows import Answer, Flight
+from tests.model.saga import CANCEL, Saga
 from workflows import commands as do
-from workflows import events as on
-from workflows.reducer import advance, begin
 from workflows.state import Stage, State
-
-NO = SagaError(Reason.WRONG_STATE, "no").info
-CLAIM = Claim(run=0, epoch=1)
 
 
 class Drive:
@@ -24,14 +19,27 @@ class Drive:
     def __init__(self, plan: Plan) -> None:
         """Admit the plan."""
         self.fake = FakeDatabase(plan)
-        self.database = Database()
+        self.saga = Saga(plan)
+        self.database = self.fake.empty()
         self.flights: list[do.Command] = []
         self.undone: list[tuple[str, ...]] = []
         self.finished: Outcome = Outcome.PENDING
-        self.state, _ = begin()
-        self.database, standing = self.fake.admit(self.database, 0, open_run=0)
-        self._take(on.Admitted(standing))
-        self._admitted: tuple[State, list[do.Command]] = self.state, list(self.flights)
+        self._memory, (command,) = self.saga.begin()
+        self._answer(command)
+        self._admitted: tuple[int, list[do.Command]] = self._memory, list(self.flights)
+
+    @property
+    def state(self) -> State:
+        """What the saga remembers."""
+        return self.saga.states[self._memory]
+
+    def live(self) -> tuple[str, ...]:
+        """Steps whose effect stands."""
+        return self.fake.live(self.database)
+
+    def number(self, step_id: str) -> int:
+        """The transaction id of a step, in landing order where steps share an object."""
+        return self.fake.number(self.database, step_id)
 
     def running(self) -> list[str]:
         """Steps that have been started and not answered."""
@@ -39,14 +47,14 @@ class Drive:
 
     def land(self, step_id: str) -> None:
         """Let a running step land, and its answer arrive."""
-        self.flights = [flight for flight in self.flights if _step_of(flight) != step_id]
-        self.database, result = self.fake.execute(self.database, CLAIM, step_id)
-        self._take(on.StepLanded(result))
+        command = next(flight for flight in self.flights if _step_of(flight) == step_id)
+        self.flights.remove(command)
+        self._answer(command)
 
     def refuse(self, step_id: str) -> None:
         """Let a running step say no."""
         self.flights = [flight for flight in self.flights if _step_of(flight) != step_id]
-        self._take(on.StepRefused(step_id, NO))
+        self._take(("refused", step_id, Reason.WRONG_STATE))
 
     def reach(self, landed: Iterable[str]) -> None:
         """Let exactly these steps land, in the order in which they are started."""
@@ -58,11 +66,11 @@ class Drive:
 
     def lose_memory(self) -> None:
         """Kill the worker: memory and commands are those of the last completed task, the rows stay."""
-        self.state, self.flights = self._admitted[0], list(self._admitted[1])
+        self._memory, self.flights = self._admitted[0], list(self._admitted[1])
 
     def cancel(self) -> None:
         """Ask for the way back."""
-        self._take(on.CancelRequested(Cancellation(requested_by="tester")))
+        self._take(CANCEL)
 
     def rest(self, *, others_land: bool) -> None:
         """Answer everything until the saga rests; what still runs lands, or else refuses."""
@@ -82,28 +90,19 @@ class Drive:
         self.undone.append(tuple(flight.step_id for flight in compensations))
         self.flights = [flight for flight in self.flights if not isinstance(flight, do.Compensate)]
         for flight in compensations:
-            self.database, done = self.fake.compensate(self.database, CLAIM, flight.step_id)
-            self._take(on.StepCompensated(done))
+            self._answer(flight)
 
     def _answer(self, command: do.Command) -> None:
-        match command:
-            case do.CloseIntent(cause):
-                self.database, closed = self.fake.close(self.database, CLAIM, cause)
-                self._take(on.IntentClosed(closed))
-            case do.Settle():
-                self.database, standing = self.fake.settle(self.database, CLAIM)
-                self._take(on.Admitted(standing))
-            case do.Park(reason, detail):
-                stuck = tuple(step["step_id"] for step in detail.get("steps", []))
-                self.database, standing = self.fake.park(self.database, CLAIM, reason, stuck)
-                self._take(on.Admitted(standing))
-            case do.Finish(report):
-                self.finished = report.outcome
-            case _:
-                raise AssertionError(command)
+        if isinstance(command, do.Finish):
+            self.finished = command.report.outcome
+            return
+        flight: Flight = self.saga.flight(command, self._memory)
+        outcome = next(self.fake.acts[flight.name](self.database, flight))
+        self.database = outcome.database
+        self._take(outcome.answer)
 
-    def _take(self, event: on.Event) -> None:
-        self.state, commands = advance(self.state, event)
+    def _take(self, answer: Answer) -> None:
+        self._memory, commands = self.saga.advance(self._memory, answer)
         self.flights += commands
 
 

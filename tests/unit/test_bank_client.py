@@ -42,8 +42,8 @@ Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 @asynccontextmanager
-async def impostor(answer: Answer) -> AsyncGenerator[Bank]:
-    """Something at the bank's address that reads one order and answers as it likes."""
+async def impostor(answer: Answer, timeout_seconds: float = 30.0) -> AsyncGenerator[Bank]:
+    """Something at the bank's address that reads one order and answers as it likes; only a test of time is short."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -59,7 +59,7 @@ async def impostor(answer: Answer) -> AsyncGenerator[Bank]:
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     async with server:
         port = server.sockets[0].getsockname()[1]
-        yield Bank(f"http://127.0.0.1:{port}", timeout_seconds=TIMEOUT_SECONDS)
+        yield Bank(f"http://127.0.0.1:{port}", timeout_seconds=timeout_seconds)
         server.close()
 
 
@@ -172,7 +172,7 @@ async def test_a_field_that_the_bank_added_later_is_left_aside() -> None:
 async def test_everything_else_after_sending_leaves_the_outcome_unknown(answer: Answer) -> None:
     began = time.monotonic()
 
-    async with impostor(answer) as bank:
+    async with impostor(answer, TIMEOUT_SECONDS) as bank:
         with pytest.raises(OutcomeUnknownError):
             await order(bank)
 

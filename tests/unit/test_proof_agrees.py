@@ -70,7 +70,7 @@ def assert_agrees(proved: Plan, proof: Proof, row: Row, end: End) -> None:
         assert saga.finished is Outcome.PENDING, where
     else:
         assert saga.finished is end.outcome, where
-    assert set(saga.database.live()) == set(end.live), where
+    assert set(saga.live()) == set(end.live), where
     assert_undone(proved, proof, saga, end, where)
 
 
@@ -82,12 +82,11 @@ def assert_undone(proved: Plan, proof: Proof, saga: Drive, end: End, where: str)
     if not tied:
         assert [set(group) for group in saga.undone] == [set(group) for group in end.undone], where
     place = {step_id: number for number, group in enumerate(saga.undone) for step_id in group}
-    landed = {row.step_id: number for number, row in enumerate(saga.database.rows)}
     for earlier in undone:
         for later in proved.dependents[earlier] & place.keys():
             assert place[later] < place[earlier], where
     for pair in tied:
-        first, last = sorted(pair, key=landed.__getitem__)
+        first, last = sorted(pair, key=saga.number)
         assert place[last] < place[first], where
 
 

@@ -523,6 +523,16 @@ def test_a_cancel_while_the_pivot_runs_loses_when_the_pivot_lands() -> None:
     assert saga.state.cause is Cause.NONE
 
 
+def test_a_cancel_that_lost_to_the_pivot_closes_nothing_when_the_database_is_asked_again() -> None:
+    saga = Saga(chain("a", "b", pivots=["a"]))
+    saga.admit()
+    saga.take(CANCEL)
+    saga.land(("a", 1))
+    saga.refuse("b", Reason.INTENT_PARKED)
+
+    assert executed(saga.admit()) == ["b"]
+
+
 def test_a_cancel_that_meets_an_expiry_which_was_not_due_is_not_forgotten() -> None:
     saga = Saga(chain("a", gated=["a"]))
     saga.admit()
@@ -589,6 +599,16 @@ def test_answers_to_decisions_may_come_in_any_order() -> None:
     saga.decide(undecided=("b", "c"), approved=("a",))
 
     assert saga.state.ask.undecided == ("c",)
+
+
+def test_an_earlier_answer_that_comes_later_takes_no_denial_back() -> None:
+    saga = Saga(chain("a", gated=["a"]))
+    saga.admit()
+    saga.take(on.ApprovalDue())
+    saga.take(on.DecisionAdmitted(DecisionAnswer(accepted=True, ask=Ask(denied=("a",)))))
+    not_due = Closed(standing=saga.standing(ask=Ask(undecided=("a",), expires_in_seconds=9)), due_in_seconds=9)
+
+    assert close_of(saga.take(on.IntentClosed(not_due))).cause is Cause.DENIED
 
 
 def test_a_denial_after_an_approval_waits_for_the_running_step_and_turns_back() -> None:
@@ -693,6 +713,16 @@ def test_what_is_switched_off_after_the_pivot_waits_longer_each_time_and_parks_a
     assert isinstance(only(saga.refuse("a", Reason.DEADLINE_EXCEEDED)), do.Park)
 
 
+def test_after_the_pivot_a_step_that_had_not_begun_runs_though_another_refused() -> None:
+    saga = Saga(plan(step("p", effect=SideEffect.IRREVERSIBLE), *(step(one, needs=["p"]) for one in "ab"),
+                     step("c", needs=["b"])))  # fmt: skip
+    saga.admit()
+    saga.land(("p", 1))
+    saga.refuse("a")
+
+    assert executed(saga.land(("b", 2))) == ["c"]
+
+
 def test_a_close_that_meets_a_landed_pivot_goes_forward_and_runs_the_unseen_steps_again() -> None:
     saga = Saga(chain("a", "b", pivots=["a"]))
     saga.take(CANCEL)
@@ -704,6 +734,19 @@ def test_a_close_that_meets_a_landed_pivot_goes_forward_and_runs_the_unseen_step
     assert executed(saga.take(on.IntentClosed(shut))) == ["a"]
     assert executed(saga.land(("a", 1))) == ["b"]
     assert saga.land(("b", 2)) == (do.Settle(),)
+
+
+def test_a_pivot_that_landed_unseen_while_people_were_awaited_is_run_again_for_its_stored_answer() -> None:
+    saga = Saga(chain("a", "b", gated=["a"], pivots=["a"]))
+    saga.admit()
+    saga.take(on.ApprovalDue())
+    shut = Closed(
+        standing=saga.standing(ask=Ask(approved=("a",))),
+        effects=(EffectSeen(step_id="a", state="LANDED", transaction_id=1),),
+        past_pivot=True,
+    )
+
+    assert executed(saga.take(on.IntentClosed(shut))) == ["a"]
 
 
 # --- a lost workflow task ----------------------------------------------------------------------------------------
