@@ -34,8 +34,7 @@ test: lint ## Everything that CI checks
 lint: $(DEV_STAMP) ## Style, types and import rules
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
-	$(BIN)/pyright
+	$(BIN)/mypy & mypy=$$!; $(BIN)/pyright && wait $$mypy
 	$(BIN)/lint-imports
 
 slow: $(DEV_STAMP) ## Tests that take long or need more than Python, pip and make

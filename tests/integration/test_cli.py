@@ -361,7 +361,7 @@ def test_the_example_of_open_intents_runs_and_says_what_it_shows(shell: Shell, t
 
 def neutral(text: str) -> str:
     """Words without ids, numbers and times."""
-    return re.sub(r"int_[a-z2-7]{26}|[0-9a-f]{64}|\b[HC]\w{5,}|#\d+|\d{4}-\d\d-\d\dT[\d:.+Z]+|\b\d{5,}\b", "_", text)
+    return re.sub(r"int_[a-z2-7]{26}|[0-9a-f]{64}|\b[HCM]\w{5,}|#\d+|\d{4}-\d\d-\d\dT[\d:.+Z]+|\b\d{5,}\b", "_", text)
 
 
 def test_an_open_intent_is_aborted_and_tells_what_comes_too_late(shell: Shell) -> None:

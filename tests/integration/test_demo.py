@@ -208,6 +208,7 @@ def test_an_interrupted_demo_takes_down_what_it_had_started(demos: deque[Demo], 
     assert not directory.exists()
 
 
+@pytest.mark.slow
 def test_a_killed_demo_leaves_nothing_behind_and_can_be_run_again(demos: deque[Demo]) -> None:
     demos.append(killed := Demo())
     killed.wait_for("The tables agree")
