@@ -45,6 +45,7 @@ def sendings(posted: Posted) -> dict[str, tuple[str, int]]:
     return {f"{row['direction']} {row['step_id']}": (row["state"], row["sends"]) for row in rows}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "point",
     [

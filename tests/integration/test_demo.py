@@ -234,6 +234,7 @@ def test_two_demos_at_once_do_not_meet(demos: deque[Demo]) -> None:
     assert one.directory != other.directory
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sabotage", "broken"),
     [

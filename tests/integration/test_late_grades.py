@@ -151,6 +151,7 @@ async def test_a_decision_that_names_the_plan_alone_says_nothing_about_a_late_st
     assert sagas.effects(card) == {}
 
 
+@pytest.mark.slow
 async def test_a_decision_cannot_come_before_the_grade(sagas: Sagas) -> None:
     gate = sagas.behaviour.hold("first")
     handle = await sagas.start(request(note("first"), read(RICH, "first"), freeze(AVAILABLE, RICH, "read")))

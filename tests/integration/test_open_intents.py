@@ -365,6 +365,7 @@ async def test_fifty_steps_are_all(sagas: Sagas) -> None:
     assert (await intent.commit()).outcome == "COMMITTED"
 
 
+@pytest.mark.slow
 async def test_a_closed_intent_takes_no_steps(sagas: Sagas) -> None:
     gate = sagas.behaviour.hold("n")
     intent = {"protocol": 1, "session_id": f"s-{uuid.uuid4().hex}", "steps": [note("n")]}

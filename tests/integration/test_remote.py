@@ -410,6 +410,7 @@ async def test_a_pivot_that_certainly_did_not_land_lets_the_saga_turn_back(sagas
     assert office.told() == [("sent", "a"), ("returned", "a")]
 
 
+@pytest.mark.slow
 async def test_a_pivot_of_which_nobody_knows_parks_and_no_verb_closes_over_it(sagas: Sagas, office: Courier) -> None:
     office.does("send", "b", "drop reply")
     office.always("look", "b", "drop request")

@@ -101,6 +101,7 @@ def test_every_row_of_the_table_is_what_the_reducer_does(name: str) -> None:
         assert_agrees(PLANS[name], proof, row, end)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(plans())
 def test_every_row_of_any_plan_is_what_the_reducer_does(proved: Plan) -> None:
