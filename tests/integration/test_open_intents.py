@@ -11,7 +11,7 @@ from temporalio.exceptions import ApplicationError
 
 from activities.adding import Adding
 from contracts.base import JsonObject
-from contracts.opening import AddRequest
+from contracts.opening import AddRequest, OpenAnswer
 from contracts.plan import Plan
 from contracts.reasons import Reason
 from contracts.risk import Policy
@@ -235,7 +235,9 @@ async def test_a_step_that_its_tool_refuses_ends_the_intent_and_undoes_what_land
     await intent.add(note("one"))
     sagas.behaviour.refuse("two")
 
-    answer, waiting = await asyncio.gather(intent.add(note("two")), intent.add(note("three")))
+    adding = await intent.begin_adding(note("two"))
+    waiting = await intent.add(note("three"))
+    answer = OpenAnswer.model_validate(await adding.result())
 
     assert (answer.accepted, answer.outcome) == (False, "COMPENSATED")
     assert answer.error is not None

@@ -5,6 +5,7 @@ import uuid
 from dataclasses import dataclass
 from typing import Any
 
+from temporalio.client import WorkflowUpdateHandle, WorkflowUpdateStage
 from temporalio.service import RPCError, RPCStatusCode
 
 from contracts.base import JsonObject
@@ -38,6 +39,12 @@ class Opened:
     async def add(self, step: JsonObject, **more: Any) -> OpenAnswer:  # noqa: ANN401 - as above
         """Add a step."""
         return await self.say("add_step", {"step": step}, **more)
+
+    async def begin_adding(self, step: JsonObject) -> WorkflowUpdateHandle[Any]:
+        """Add a step and come back when it stands in the queue: what is said from now on comes after it."""
+        return await self.handle.start_update(  # pyright: ignore[reportUnknownMemberType] - the SDK's own gap
+            "add_step", {"step": step}, wait_for_stage=WorkflowUpdateStage.ACCEPTED
+        )
 
     async def commit(self, final_step: JsonObject | None = None) -> OpenAnswer:
         """Add nothing more."""
