@@ -6,11 +6,10 @@ from contracts.base import JsonObject
 from contracts.errors import Phase, SagaError
 from contracts.intent import STEPS_MAX
 from contracts.keys import digest
-from contracts.late import late_arguments
 from contracts.plan import Plan
 from contracts.problems import problem_at
 from contracts.proof import Proof, prove_steps, require_sound
-from contracts.proposal import ProposedStep
+from contracts.proposal import ProposedStep, proposed_steps
 from contracts.reader import read_intent
 from contracts.reasons import Reason, Retryable
 from contracts.registry import Registry
@@ -47,19 +46,7 @@ def grow(plan: Plan, step: JsonObject, registry: Registry, *, final: bool) -> Gr
     ]
     try:
         _, nodes = read_intent({"protocol": 1, "session_id": plan.session_id, "steps": [*before, step]}, registry)
-        contracts = {node.step_id: node.contract for node in nodes}
-        steps = tuple(
-            ProposedStep(
-                step_id=node.step_id,
-                contract=node.contract,
-                arguments=node.arguments,
-                needs=node.needs,
-                bindings=node.bindings,
-                position=number,
-                late=late_arguments(node.contract, node.arguments, contracts),
-            )
-            for number, node in enumerate(nodes)
-        )
+        steps = proposed_steps(nodes, {node.step_id: number for number, node in enumerate(nodes)})
         if steps[-1].is_pivot and not final:
             raise _irreversible(steps[-1])
         proof = prove_steps(plan.intent_id, steps, registry)

@@ -4,13 +4,14 @@ Everything that can be told from the intent and the contracts alone is told here
 row, a key or a workflow exists. What a step's arguments are after it is byte for byte what was sent.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from contracts import keys
 from contracts.base import JsonObject
 from contracts.binding import Binding
 from contracts.canonical import canonical_form
-from contracts.graph import ordered
+from contracts.graph import Node, ordered
 from contracts.intent import OPEN, Caller, Intent, OpenIntent
 from contracts.late import late_arguments
 from contracts.objects import literals
@@ -139,19 +140,7 @@ def propose(
         canonical_steps=canonical.identity,
         business_reference=business_reference,
     )
-    contracts = {node.step_id: node.contract for node in nodes}
-    steps = tuple(
-        ProposedStep(
-            step_id=node.step_id,
-            contract=node.contract,
-            arguments=node.arguments,
-            needs=node.needs,
-            bindings=node.bindings,
-            position=canonical.positions[node.step_id],
-            late=late_arguments(node.contract, node.arguments, contracts),
-        )
-        for node in ordered(nodes)
-    )
+    steps = proposed_steps(ordered(nodes), canonical.positions)
     intent_id = keys.intent_id(key)
     proof = prove_steps(intent_id, steps, registry)
     require_sound(proof, [node.step_id for node in nodes])
@@ -166,6 +155,23 @@ def propose(
         lineage_digest=lineage,
         attempt=attempt,
         proof=proof,
+    )
+
+
+def proposed_steps(nodes: Sequence[Node], positions: Mapping[str, int]) -> tuple[ProposedStep, ...]:
+    """Make steps of what was read, in the order of `nodes`."""
+    contracts = {node.step_id: node.contract for node in nodes}
+    return tuple(
+        ProposedStep(
+            step_id=node.step_id,
+            contract=node.contract,
+            arguments=node.arguments,
+            needs=node.needs,
+            bindings=node.bindings,
+            position=positions[node.step_id],
+            late=late_arguments(node.contract, node.arguments, contracts),
+        )
+        for node in nodes
     )
 
 

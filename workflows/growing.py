@@ -5,6 +5,7 @@ when all that was added before it is done. Mixed into the workflow, which carrie
 """
 
 import asyncio
+from abc import ABC, abstractmethod
 from typing import Final, TypeVar
 
 from pydantic import BaseModel
@@ -26,7 +27,7 @@ ASKED_AGAIN_MAX: Final = 3
 """How often the tables are asked for one message while they are ahead of the run."""
 
 
-class Growing:
+class Growing(ABC):
     """Takes what an agent says to its open intent."""
 
     _state: State
@@ -170,20 +171,20 @@ class Growing:
 
     # --- what the workflow has ------------------------------------------------------------------------------------
 
-    def _take(self, event: on.Event) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _take(self, event: on.Event) -> None: ...
 
-    async def _call(self, name: str, request: BaseModel, gives: type[T]) -> T:
-        raise NotImplementedError
+    @abstractmethod
+    async def _call(self, name: str, request: BaseModel, gives: type[T]) -> T: ...
 
-    def _claim(self) -> saga.Claim:
-        raise NotImplementedError
+    @abstractmethod
+    def _claim(self) -> saga.Claim: ...
 
-    def _cancel(self, cancellation: saga.Cancellation) -> saga.MessageAnswer:
-        raise NotImplementedError
+    @abstractmethod
+    def _cancel(self, cancellation: saga.Cancellation) -> saga.MessageAnswer: ...
 
-    def _check_open(self, message: object, model: type[BaseModel]) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _check_open(self, message: object, model: type[BaseModel]) -> None: ...
 
-    def _not_taken(self, error: SagaError) -> saga.MessageAnswer:
-        raise NotImplementedError
+    @abstractmethod
+    def _not_taken(self, error: SagaError) -> saga.MessageAnswer: ...
