@@ -17,7 +17,7 @@ Conflict = tuple[Path, str, str]
 
 
 @dataclass
-class _Account:
+class Account:
     """What goes into an object and what is taken out; cents, None where it is not known before it runs."""
 
     made: Made
@@ -28,16 +28,18 @@ class _Account:
     )
 
 
-def conflicts(steps: Sequence[Call], contracts: Mapping[str, AnyContract], objects: Objects) -> Iterator[Conflict]:
+def conflicts(accounts: Sequence[Account]) -> Iterator[Conflict]:
     """List each constraint that the plan's own amounts break."""
-    for account in _accounts(steps, contracts, objects):
+    for account in accounts:
         yield from _broken(account)
 
 
-def findings(steps: Sequence[Call], contracts: Mapping[str, AnyContract], objects: Objects) -> list[Finding]:
+def findings(
+    accounts: Sequence[Account], steps: Sequence[Call], contracts: Mapping[str, AnyContract], objects: Objects
+) -> list[Finding]:
     """Say of each object what is compared, and when; there are no conflicts."""
     found: list[Finding] = []
-    for account in _accounts(steps, contracts, objects):
+    for account in accounts:
         if not account.taken:
             continue
         path = (account.made.maker, *(step_id for step_id, *_ in account.taken))
@@ -62,15 +64,16 @@ def findings(steps: Sequence[Call], contracts: Mapping[str, AnyContract], object
     return found
 
 
-def _accounts(steps: Sequence[Call], contracts: Mapping[str, AnyContract], objects: Objects) -> list[_Account]:
+def accounts_of(steps: Sequence[Call], contracts: Mapping[str, AnyContract], objects: Objects) -> list[Account]:
+    """Book what goes into each object that the plan makes, and what its steps take out."""
     by_id = {step.step_id: step for step in steps}
-    found: dict[str, _Account] = {}
+    found: dict[str, Account] = {}
     for name, made in objects.made.items():
         if made.declared.amount is not None:
             maker = by_id[made.maker]
             use = contracts[maker.tool].amount
             held, currency = argument(maker, made.declared.amount), _currency(maker, use)
-            found[name] = _Account(made, held if isinstance(held, int) else None, currency)
+            found[name] = Account(made, held if isinstance(held, int) else None, currency)
     for step in steps if found else ():
         contract = contracts.get(step.tool)
         use = contract.amount if contract is not None else None
@@ -85,7 +88,7 @@ def _accounts(steps: Sequence[Call], contracts: Mapping[str, AnyContract], objec
     return list(found.values())
 
 
-def _broken(account: _Account) -> Iterator[Conflict]:
+def _broken(account: Account) -> Iterator[Conflict]:
     """Compare what is taken with what is held."""
     maker, name, held = account.made.maker, account.made.name, account.held
     for step_id, cents, currency, whole in account.taken:

@@ -28,12 +28,12 @@ class Record(BaseModel):
 
 def as_object(value: JsonValue) -> JsonObject | None:
     """Take a JSON value as an object; None when it is something else."""
-    return value if _is_object(value) else None
+    return value if isinstance(value, dict) else None  # pyright: ignore[reportUnknownVariableType] - asked often
 
 
 def as_array(value: JsonValue) -> list[JsonValue] | None:
     """Take a JSON value as an array; None when it is something else."""
-    return value if _is_array(value) else None
+    return value if isinstance(value, list) else None  # pyright: ignore[reportUnknownVariableType] - as above
 
 
 def items_of(value: JsonValue) -> Iterator[tuple[str | int, JsonValue]]:

@@ -157,11 +157,12 @@ class Checks:
             yield from self._seen(Rule.STATES, states.findings(self._objects), "no step asks for a state")
 
     def _amounts(self) -> Iterator[Check]:
-        wrong = list(amounts.conflicts(self.steps, self.contracts, self._objects))
+        accounts = amounts.accounts_of(self.steps, self.contracts, self._objects)
+        wrong = list(amounts.conflicts(accounts))
         for path, says, right in wrong:
             yield self._broken(Rule.AMOUNTS, path, says, right, reorder=False)
         if not wrong:
-            found = amounts.findings(self.steps, self.contracts, self._objects)
+            found = amounts.findings(accounts, self.steps, self.contracts, self._objects)
             yield from self._seen(Rule.AMOUNTS, found, "no amount is taken")
 
     def _undo_known(self) -> Iterator[Check]:

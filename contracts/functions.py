@@ -40,7 +40,7 @@ class Expression:
 def expression_of(value: JsonValue) -> Expression | None:
     """Read an object with `$fn`; None for anything else."""
     given = as_object(value)
-    if given is None or set(given) != {FN, OF}:
+    if given is None or len(given) != len({FN, OF}) or FN not in given or OF not in given:
         return None
     name, items = given[FN], as_array(given[OF])
     function = FUNCTIONS.get(name) if isinstance(name, str) else None
@@ -54,7 +54,7 @@ def expression_of(value: JsonValue) -> Expression | None:
 
 def is_bound(value: JsonValue) -> bool:
     """True when a value is not said outright: it is known only once other steps are done."""
-    return binding_of(value) is not None or expression_of(value) is not None
+    return as_object(value) is not None and (binding_of(value) is not None or expression_of(value) is not None)
 
 
 def computed(expression: Expression, values: Sequence[JsonValue]) -> int | None:

@@ -96,7 +96,7 @@ class IntentRequest(Contract):
 def binding_of(value: JsonValue) -> tuple[str, tuple[str, ...]] | None:
     """Read `{"$from": "freeze.hold_id"}` as (step id, path); None for anything else."""
     given = as_object(value)
-    if given is not None and set(given) == {FROM}:
+    if given is not None and len(given) == 1 and FROM in given:
         source = given[FROM]
         if isinstance(source, str) and (match := BINDING_PATTERN.fullmatch(source)):
             return match.group(1), tuple(match.group(2).split("."))

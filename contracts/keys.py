@@ -36,9 +36,9 @@ def _plain(value: JsonValue) -> JsonValue:
     if (given := as_object(value)) is not None:
         if not all(type(key) is str and key.isascii() for key in given):
             raise _UnusualError
-        return {key: _plain(item) for key, item in given.items()}
+        return {key: item if type(item) is str else _plain(item) for key, item in given.items()}
     if (items := as_array(value)) is not None:
-        return [_plain(item) for item in items]
+        return [item if type(item) is str else _plain(item) for item in items]
     whole = type(value) is int or (type(value) is float and value.is_integer())
     if whole and abs(value) <= _INTEGER_MAX:
         return int(value)

@@ -113,8 +113,10 @@ def argument(step: Call, name: str | None) -> JsonValue:
 
 def argument_of(arguments: JsonObject, name: str | None) -> JsonValue:
     """Do `argument` for arguments that are no step's yet."""
+    if name is None:
+        return None
     value: JsonValue = arguments
-    for part in (name or "").split("."):
+    for part in name.split("."):
         if is_bound(value):
             break
         inside: JsonObject = as_object(value) or {}

@@ -9,7 +9,7 @@ import copy
 import json
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, Final, Literal, cast
 
 from pydantic import BaseModel
@@ -95,6 +95,14 @@ class Shape:
 
     def fields(self, place: Place) -> Iterator[tuple[str, Place]]:
         """List the fields of an object as declared."""
+        return iter(self._root_fields) if place is self.root else self._fields(place)
+
+    @cached_property
+    def _root_fields(self) -> tuple[tuple[str, Place], ...]:
+        """Those of the root, which are asked for again and again."""
+        return tuple(self._fields(self.root))
+
+    def _fields(self, place: Place) -> Iterator[tuple[str, Place]]:
         required = place.schema.get("required", ())
         for name, field in place.schema.get("properties", {}).items():
             yield name, self._place(field, required=name in required)
@@ -217,7 +225,10 @@ class Shape:
         """Compare as JSON does: true is not 1."""
         if place is None or not place.has_default:
             return False
-        return _plain(filled) == _plain(self._filled(place, place.schema["default"]))
+        stated = place.schema["default"]
+        if filled is None or stated is None or type(filled) is type(stated) is str:
+            return bool(filled == stated)
+        return _plain(filled) == _plain(self._filled(place, stated))
 
     def _words_text(self, words: tuple[JsonValue, ...]) -> str:
         shown = ", ".join(str(word) for word in words[:_CHOICES_SHOWN_MAX])
