@@ -107,6 +107,14 @@ async def committed(sagas: Sagas) -> Handle:
 
 
 @scene
+async def committed_two_at_once(sagas: Sagas) -> Handle:
+    """Independent steps of two tools run side by side, and one comes after both."""
+    freeze, debit = freeze_and_debit()
+    beside = note("beside") | {"needs": []}
+    return await _ended(sagas, freeze | {"needs": []}, beside, debit | {"needs": ["beside"]})
+
+
+@scene
 async def committed_with_a_read_and_a_binding(sagas: Sagas) -> Handle:
     """A step that only reads feeds one that writes."""
     return await _ended(sagas, look("r"), note("b") | {"arguments": {"text": {"$from": "r.text"}}})

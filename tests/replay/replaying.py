@@ -65,7 +65,19 @@ def one_less(state: State, event: on.Event) -> reducer.Advance:
     return state, tuple(command for command in commands if not isinstance(command, do.Ask))
 
 
-CHANGES: Final = {"none": reducer.advance, "extra": one_more, "order": other_order, "less": one_less}
+def started_otherwise(state: State, event: on.Event) -> reducer.Advance:
+    """Start what may run at once in the reverse order."""
+    state, commands = reducer.advance(state, event)
+    return state, commands[::-1]
+
+
+CHANGES: Final = {
+    "none": reducer.advance,
+    "extra": one_more,
+    "order": other_order,
+    "less": one_less,
+    "started": started_otherwise,
+}
 
 
 def stored(directory: Path) -> dict[str, WorkflowHistory]:

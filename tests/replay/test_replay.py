@@ -104,6 +104,12 @@ def test_compensating_in_another_order_does_not_replay() -> None:
     assert "'debit_frozen_funds@1.compensate' does not match" in failure
 
 
+def test_starting_independent_steps_in_another_order_does_not_replay() -> None:
+    failures = replayed("started")["failures"]
+
+    assert {name for name, failure in failures.items() if failure} == {"committed_two_at_once"}
+
+
 def test_an_extra_command_does_not_replay_whatever_the_end() -> None:
     failures = replayed("extra")["failures"]
 
