@@ -8,6 +8,7 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 
 from tests.support.desk import Desk, at_desk
 from tests.support.house import House, house
+from tests.support.shell import Shell, open_shell
 from worker.stack import LocalStack
 
 
@@ -39,4 +40,11 @@ def desk_url(stack: LocalStack, empty_template: str) -> Iterator[str]:
 async def desk(desk_url: str) -> AsyncGenerator[Desk]:
     """A desk: the engine's activities, called by hand."""
     async with at_desk(desk_url) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def shell(stack: LocalStack, empty_template: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
+    """A shell beside a worker."""
+    with open_shell(stack, empty_template, tmp_path_factory.mktemp("faults")) as opened:
         yield opened

@@ -1,166 +1,19 @@
 """Every command as a person types it: a process of its own, JSON on standard output, the exit code that is promised."""
 
 import json
-import os
 import re
-import shlex
 import shutil
 import signal
-import subprocess
-import sys
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-import psycopg
 import pytest
 
-from tests.support.house import ANNA, ANNAS, CASH, GATED_CENTS, POOR, TENANT, freeze_and_debit, open_accounts, session
+from tests.support.house import ANNAS, GATED_CENTS, POOR, freeze_and_debit, open_accounts, session
+from tests.support.shell import SECONDS_MAX, Shell, environment_of, shown_once
 from worker.stack import LocalStack
 from worker.stack.keeper import make_run_directory
 from worker.stack.processes import wait_until
 from worker.stack.temporal import free_port
-
-BACKSTAY = (sys.executable, "-c", "from worker.cli import main; main()")
-ROOT = Path(__file__).resolve().parents[2]
-SECONDS_MAX = 90
-
-
-@dataclass(frozen=True)
-class Ran:
-    """How a command ended and what it printed."""
-
-    exit_code: int
-    output: str
-    errors: str
-
-    @property
-    def envelope(self) -> dict[str, Any]:
-        """The JSON on standard output, all of it."""
-        found: dict[str, Any] = json.loads(self.output)
-        return found
-
-    @property
-    def data(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.envelope["data"]
-        return found
-
-    @property
-    def intent_id(self) -> str:
-        found: str = self.envelope["meta"]["intent_id"]
-        return found
-
-
-@dataclass(frozen=True)
-class Shell:
-    """A shell in which `backstay` finds one database, one Temporal and one worker."""
-
-    url: str
-    environment: dict[str, str]
-    faults: Path
-    extra: dict[str, str] = field(default_factory=dict[str, str])
-
-    def run(self, *arguments: str, body: bytes = b"") -> Ran:
-        """Run `backstay` to its end."""
-        done = subprocess.run(
-            (*BACKSTAY, *arguments),
-            input=body,
-            capture_output=True,
-            env=self.environment,
-            cwd=ROOT,
-            timeout=SECONDS_MAX,
-            check=False,
-        )
-        return Ran(done.returncode, done.stdout.decode(), done.stderr.decode())
-
-    def redirected(self, redirection: str, *arguments: str) -> Ran:
-        """Run `backstay` to its end, with streams as a shell redirects or closes them."""
-        done = subprocess.run(
-            ("/bin/sh", "-c", f"{shlex.join([*BACKSTAY, *arguments])} {redirection}"),
-            capture_output=True,
-            env=self.environment,
-            cwd=ROOT,
-            timeout=SECONDS_MAX,
-            check=False,
-        )
-        return Ran(done.returncode, done.stdout.decode(), done.stderr.decode())
-
-    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
-        """Start `backstay` and leave it running."""
-        return subprocess.Popen(
-            (*BACKSTAY, *arguments),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=self.environment,
-            cwd=ROOT,
-        )
-
-    def sql(self, statement: str) -> None:
-        """Change the tables as their owner."""
-        with psycopg.connect(self.url, autocommit=True) as connection:
-            connection.execute(statement.encode())
-
-    def posted(self, *arguments: str, amount_cents: int | None = None) -> Ran:
-        """Post the reference chain of a conversation of its own."""
-        body = freeze_and_debit(session(), amount_cents=amount_cents)
-        return self.run("intent", "post", "-", "--json", *arguments, body=body)
-
-
-def environment_of(stack: LocalStack, url: str, **more: str) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("BACKSTAY_", "TEMPORAL_"))}
-    return kept | {
-        "DATABASE_URL": url,
-        "TEMPORAL_ADDRESS": stack.temporal_address,
-        "BACKSTAY_TASK_QUEUE": session(),
-        "BACKSTAY_TENANT": TENANT,
-        "BACKSTAY_PRINCIPAL": ANNA.principal,
-        "BACKSTAY_AGENT": ANNA.agent,
-        "BACKSTAY_APPROVER": "carl",
-        "BACKSTAY_OPERATOR": "olga",
-        "BACKSTAY_STATE_DIR": str(stack.directory / "cli-state"),
-        **more,
-    }
-
-
-def shown_once(shell: Shell, intent_id: str, *, code: int) -> Ran:
-    """Show an intent as soon as the tables say that it has ended, or parked where the code is 4."""
-    reached = "parked_reason is not null" if code == 4 else "final_at is not null"
-    query = f"select 1 from backstay.intents where intent_id = %s and {reached}"  # noqa: S608 - constants
-    with psycopg.connect(shell.url, autocommit=True) as connection:
-        assert wait_until(
-            lambda: connection.execute(query.encode(), (intent_id,)).fetchone() is not None, timeout_seconds=SECONDS_MAX
-        )
-    shown = shell.run("intent", "show", intent_id, "--json")
-    assert shown.exit_code == code
-    return shown
-
-
-@pytest.fixture(scope="module")
-def shell(stack: LocalStack, empty_template: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
-    """A shell with a worker that stops once before a transfer, until it is told to go on."""
-    url = stack.create_database(template=empty_template)
-    open_accounts(url)
-    faults = tmp_path_factory.mktemp("faults")
-    environment = environment_of(
-        stack, url, BACKSTAY_FAULTS="pause-before:transfer_customer_funds@1", BACKSTAY_FAULTS_DIR=str(faults)
-    )
-    made = Shell(url, environment, faults)
-    worker = made.start("worker")
-    assert worker.stdout is not None
-    assert worker.stderr is not None
-    try:
-        assert worker.stdout.readline().startswith(b"ready: task queue"), worker.stderr.read().decode()
-        yield made
-        worker.send_signal(signal.SIGTERM)
-        _, logs = worker.communicate(timeout=SECONDS_MAX)
-        assert worker.returncode == 0
-        assert [json.loads(line)["event"] for line in logs.splitlines()][-1] == "stopped"
-    finally:
-        worker.kill()
-        worker.wait()
-        stack.drop_database(url)
 
 
 def test_a_post_commits_and_a_repeat_says_so(shell: Shell) -> None:
@@ -308,60 +161,6 @@ def test_a_dry_run_shows_its_proof_as_text_table_and_pictures(shell: Shell, tmp_
     assert drawn.read_text(encoding="utf-8").startswith("<svg ")
     assert (data["proof"]["sound"], len(data["proof_digest"])) == (True, 64)
     assert nowhere.exit_code == 2
-
-
-def test_a_refused_compensation_parks_and_is_resolved_step_by_step(shell: Shell) -> None:
-    shell.sql("select ledger.open_account('A10000001', 'demo-bank', 'anna', 'CURRENT', 'EUR')")
-    shell.sql(f"select ledger.fund_account('A10000001', '{CASH}', 10000)")
-    chain = json.loads(freeze_and_debit(session(), account="A10000001", amount_cents=500))
-    transfer = {"from_account_id": "A10000001", "to_account_id": POOR, "amount_cents": 100, "currency": "EUR"}
-    arguments = transfer | {"reason_code": "OWN_ACCOUNTS"}
-    chain["steps"].append({"step_id": "transfer", "tool": "transfer_customer_funds", "arguments": arguments})
-    posted = shell.run("intent", "post", "-", "--json", "--no-wait", body=json.dumps(chain).encode())
-    marker = shell.faults / "pause-before:transfer_customer_funds@1"
-    assert wait_until(marker.exists, timeout_seconds=SECONDS_MAX)
-    shell.sql("select ledger.close_account('A10000001')")
-    (shell.faults / f"{marker.name}.end").touch()
-
-    resting = shown_once(shell, posted.intent_id, code=4)
-    parked = shell.run("parked", "--json").data["parked"]
-    empty = shell.run("resolve", posted.intent_id, "debit", "skip", "--json")
-    done = shell.run("resolve", posted.intent_id, "debit", "skip", "--evidence", "repaid in cash")
-    shown = shown_once(shell, posted.intent_id, code=1)
-
-    assert resting.data["outcome"] == "PARKED"
-    assert {step["step_id"]: step["state"] for step in resting.data["steps"]} == {
-        "freeze": "DONE",
-        "debit": "PARKED",
-        "transfer": "REFUSED",
-    }
-    assert resting.data["steps"][2]["error"]["code"] == "WRONG_STATE"
-    assert [line["reason"] for line in parked if line["intent_id"] == posted.intent_id] == ["COMPENSATION_REFUSED"]
-    assert (empty.exit_code, empty.envelope["error"]["code"]) == (1, "RESOLUTION_INVALID")
-    assert done.exit_code == 0
-    assert shown.data["outcome"] == "COMPENSATED"
-    assert "repaid in cash" in json.dumps(shown.data["steps"])
-
-
-def test_the_example_of_open_intents_runs_and_says_what_it_shows(shell: Shell, tmp_path: Path) -> None:
-    page = (ROOT / "docs" / "open-intents.md").read_text(encoding="utf-8")
-    for name, step in re.findall(r"`(\w+\.json)`:\n\n```json\n(.*?)```", page, re.DOTALL):
-        (tmp_path / name).write_text(step, encoding="utf-8")
-    (shown,) = re.findall(r"```console\n(.*?)```", page, re.DOTALL)
-    (written,) = set(re.findall(r"int_[a-z2-7]{26}", shown))
-    intent_id, said = "", ""
-    for line in (line for line in shown.splitlines() if line.startswith("$ backstay ")):
-        words = line.replace(written, intent_id).split()[2:]
-        done = shell.run(*(str(tmp_path / word) if word.endswith(".json") else word for word in words))
-        intent_id = intent_id or re.findall(r"int_[a-z2-7]{26}", done.output)[0]
-        said += f"{line}\n{done.output}{done.errors}"
-
-    assert neutral(said) == neutral(shown)
-
-
-def neutral(text: str) -> str:
-    """Words without ids, numbers and times."""
-    return re.sub(r"int_[a-z2-7]{26}|[0-9a-f]{64}|\b[HCM]\w{5,}|#\d+|\d{4}-\d\d-\d\dT[\d:.+Z]+|\b\d{5,}\b", "_", text)
 
 
 def test_an_open_intent_is_aborted_and_tells_what_comes_too_late(shell: Shell) -> None:

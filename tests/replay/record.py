@@ -110,7 +110,7 @@ async def committed(sagas: Sagas) -> Handle:
 async def committed_two_at_once(sagas: Sagas) -> Handle:
     """Independent steps of two tools run side by side, and one comes after both."""
     freeze, debit = freeze_and_debit()
-    beside = note("beside") | {"needs": []}
+    beside: dict[str, Any] = {**note("beside"), "needs": []}
     return await _ended(sagas, freeze | {"needs": []}, beside, debit | {"needs": ["beside"]})
 
 
