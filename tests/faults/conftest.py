@@ -4,6 +4,7 @@ import uuid
 from collections.abc import AsyncIterator, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 import pytest
 from temporalio.client import Client
@@ -27,6 +28,17 @@ def nursery() -> Iterator[Nursery]:
 async def client(stack: LocalStack) -> Client:
     """A client of the session's Temporal server, through all its deaths."""
     return await Client.connect(stack.temporal_address, data_converter=pydantic_data_converter)
+
+
+GRID_SECONDS_MAX: Final = 300
+"""A module's scenarios all run at once, in the set-up of whichever is asked first."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give a grid of scenarios the time of many tests; what is slow has more than that from the command line."""
+    for item in items:
+        if "grid" in getattr(item, "fixturenames", ()) and item.get_closest_marker("slow") is None:
+            item.add_marker(pytest.mark.timeout(GRID_SECONDS_MAX))
 
 
 @contextmanager

@@ -15,12 +15,14 @@ from tests.faults.support.intents import AMOUNT_CENTS, FREEZE, OPENED_CENTS, deb
 from tests.faults.support.world import CALLER, WAIT_SECONDS, Posted, Posting, World
 
 POINTS: tuple[tuple[str, Point], ...] = (
-    (ADMIT_STEP, "written"),
     (ADMIT_STEP, "committed"),
+    (FREEZE, "committed"),
+)
+POINTS_TOO: tuple[tuple[str, Point], ...] = (
+    (ADMIT_STEP, "written"),
     (ADMIT_STEP, "answered"),
     (FREEZE, "begin"),
     (FREEZE, "written"),
-    (FREEZE, "committed"),
     (FREEZE, "answered"),
 )
 
@@ -39,7 +41,9 @@ async def say(posted: Posted, update: str, message: JsonObject) -> OpenAnswer:
     return answer
 
 
-@pytest.mark.parametrize(("activity", "point"), POINTS)
+@pytest.mark.parametrize(
+    ("activity", "point"), [*POINTS, *(pytest.param(*point, marks=pytest.mark.slow) for point in POINTS_TOO)]
+)
 async def test_an_added_step_lands_once_and_is_answered_whoever_dies_around_it(
     world: World, activity: str, point: Point
 ) -> None:

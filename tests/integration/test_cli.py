@@ -301,6 +301,7 @@ def test_a_worker_refuses_faults_on_a_database_that_is_not_on_this_machine(shell
     assert (worker.exit_code, "BACKSTAY_FAULTS" in worker.errors) == (2, True)
 
 
+@pytest.mark.slow
 def test_up_gives_every_command_its_servers_and_down_takes_them_away(stack: LocalStack) -> None:
     state = make_run_directory()
     ours = {

@@ -49,8 +49,22 @@ run()
 """
 
 
-@pytest.mark.parametrize("shape", ["main", "thread"])
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    ("number", "shape"),
+    [
+        (signal.SIGKILL, "thread"),
+        (signal.SIGTERM, "main"),
+        *(
+            pytest.param(number, shape, marks=pytest.mark.slow)
+            for number, shape in (
+                (signal.SIGKILL, "main"),
+                (signal.SIGTERM, "thread"),
+                (signal.SIGINT, "main"),
+                (signal.SIGINT, "thread"),
+            )
+        ),
+    ],
+)
 @pytest.mark.servers
 def test_servers_and_data_go_with_their_owner_however_it_ends(number: signal.Signals, shape: str) -> None:
     owner = subprocess.Popen(

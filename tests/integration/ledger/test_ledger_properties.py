@@ -388,7 +388,7 @@ def run(url: str, max_examples: int) -> None:
 
 
 def test_any_order_of_steps_agrees_with_the_model(books_url: str) -> None:
-    run(books_url, 25)
+    run(books_url, 10)
 
 
 @pytest.mark.slow
