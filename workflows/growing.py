@@ -5,32 +5,29 @@ when all that was added before it is done. Mixed into the workflow, which carrie
 """
 
 import asyncio
-from abc import ABC, abstractmethod
-from typing import Final, TypeVar
+from typing import Final
 
 from pydantic import BaseModel
 from temporalio import workflow
 from temporalio.exceptions import ApplicationError
 
-from contracts import opening, saga
+from contracts import opening
 from contracts.base import JsonObject
 from contracts.envelope import Cause, Outcome, StepState, cause_error
 from contracts.errors import ErrorInfo, SagaError
 from contracts.reasons import Reason
 from workflows import events as on
-from workflows.state import Stage, State
-
-T = TypeVar("T", bound=BaseModel)
+from workflows.hearing import Hearing
+from workflows.state import Stage
 
 ENDS: Final = (Stage.PARKED, Stage.FINISHED)
 ASKED_AGAIN_MAX: Final = 3
 """How often the tables are asked for one message while they are ahead of the run."""
 
 
-class Growing(ABC):
-    """Takes what an agent says to its open intent."""
+class Growing(Hearing):
+    """Takes what an agent says to its open intent, besides what people say."""
 
-    _state: State
     _adding: asyncio.Lock
     _words: int
 
@@ -168,23 +165,3 @@ class Growing(ABC):
             outcome=self._state.outcome(),
             step=step.report() if step is not None else None,
         )
-
-    # --- what the workflow has ------------------------------------------------------------------------------------
-
-    @abstractmethod
-    def _take(self, event: on.Event) -> None: ...
-
-    @abstractmethod
-    async def _call(self, name: str, request: BaseModel, gives: type[T]) -> T: ...
-
-    @abstractmethod
-    def _claim(self) -> saga.Claim: ...
-
-    @abstractmethod
-    def _cancel(self, cancellation: saga.Cancellation) -> saga.MessageAnswer: ...
-
-    @abstractmethod
-    def _check_open(self, message: object, model: type[BaseModel]) -> None: ...
-
-    @abstractmethod
-    def _not_taken(self, error: SagaError) -> saga.MessageAnswer: ...

@@ -31,7 +31,7 @@ from tests.support.sagas import (
     serve,
 )
 from tests.support.samples import note
-from workflows import intent_workflow
+from workflows import hearing
 
 pytestmark = pytest.mark.filterwarnings("default:Cannot find activity to cancel")
 
@@ -298,7 +298,7 @@ async def test_of_ten_different_approvals_at_once_exactly_one_counts(sagas: Saga
 async def test_messages_that_come_to_nothing_are_bounded_each_word_by_itself(
     sagas: Sagas, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(intent_workflow, "REFUSALS_MAX", 2)
+    monkeypatch.setattr(hearing, "REFUSALS_MAX", 2)
     handle = await sagas.start(request(note("a", "guard")))
     card = await sagas.waiting(handle)
     for number in range(2):

@@ -187,7 +187,7 @@ def hook_workflow(control: Control) -> None:
         original_take(self, event)
         note(self, "took", type(event).__name__)
 
-    def cancel(self: IntentWorkflow, cancellation: Any) -> Any:  # noqa: ANN401 - as the original
+    def cancel(self: Any, cancellation: Any) -> Any:  # noqa: ANN401 - as the original
         note(self, "took", "CancelAsked")
         return original_cancel(self, cancellation)
 
