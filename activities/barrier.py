@@ -14,6 +14,7 @@ from pydantic import BaseModel, ValidationError
 
 from activities import audit
 from activities.database import Database, Row, Transaction
+from activities.fallback import fence_first, fenced_for
 from activities.late import asked_digest
 from activities.locks import LockedError, queue_up, take_locks
 from activities.standing import caller_of, check_owner, plan_of
@@ -250,6 +251,7 @@ async def _land(transaction: Transaction, tool: AnyTool, call: StepCall) -> Step
     if standing["transaction_id"] is None:
         return await stored(transaction, call, standing)
     plan = plan_of(standing["plan"])
+    await fence_first(transaction, planned, standing, call)
     asked = await asked_digest(transaction, planned, call, standing)
     await take_locks(transaction, plan, call)
     decision_id = await spend_approval(transaction, call, asked, plan) if asked is not None else None
@@ -300,7 +302,8 @@ async def stored(transaction: Transaction, call: StepCall, standing: Row) -> Ste
             raise SagaError(Reason.KILL_SWITCH_ON, f"New effects of {call.step_id!r} are switched off; try later.")
         raise SagaError(Reason.IN_PROGRESS, f"Step key {call.step_key} is being written; it is tried again.")
     if row["state"] != "LANDED":
-        raise SagaError(Reason.SUPERSEDED, f"Step {call.step_id!r} was compensated; it can never land.")
+        message = f"Step {call.step_id!r} was compensated; it can never land."
+        raise SagaError(Reason.SUPERSEDED, message, details=await fenced_for(transaction, standing, call))
     if row["argument_digest"] != digest(call.arguments):
         raise SagaError(
             Reason.KEY_REUSED, f"Step key {call.step_key} landed with other arguments; make another intent."

@@ -37,6 +37,7 @@ from activities.barrier import (
     validated,
 )
 from activities.database import Database, Row, Transaction
+from activities.fallback import fence_first, fenced_for
 from activities.late import asked_digest
 from activities.locks import take_locks
 from activities.sightings import look_up_step
@@ -130,6 +131,7 @@ async def _begin(
     planned = planned_step(standing, tool, call)
     attempt = await attempt_of(transaction, contract, call.step_key, lock=True)
     if standing["transaction_id"] is not None and attempt is not None:
+        await fence_first(transaction, planned, standing, call)
         await take_locks(transaction, plan_of(standing["plan"]), call)
         if (asked := await asked_digest(transaction, planned, call, standing)) is not None:
             await spend_approval(transaction, call, asked, plan_of(standing["plan"]))
@@ -172,7 +174,8 @@ async def _check_again(
     if attempt["state"] == "REFUSED":
         raise refused_before(attempt)
     if attempt["state"] == "FENCED":
-        raise SagaError(Reason.SUPERSEDED, f"Step {call.step_id!r} was fenced; it can never land.")
+        message = f"Step {call.step_id!r} was fenced; it can never land."
+        raise SagaError(Reason.SUPERSEDED, message, details=await fenced_for(transaction, standing, call))
     if standing["phase"] != "ADMITTED" or standing["overdue"] or standing["killed"]:
         if not open_question:
             await stored(transaction, call, standing)

@@ -1,11 +1,13 @@
 """The one shape of every answer, at every door."""
 
+from collections.abc import Iterator
 from enum import StrEnum
 
 from pydantic import Field
 
 from contracts.base import JsonObject, Record
 from contracts.errors import ErrorInfo
+from contracts.intent import FALLBACK_SUFFIX
 from contracts.reasons import EffectOutcome, Reason
 
 
@@ -67,6 +69,9 @@ class StepState(StrEnum):
     COMPENSATED = "COMPENSATED"
     SUPERSEDED = "SUPERSEDED"
     PARKED = "PARKED"
+
+
+_NOT_BEGUN = (StepState.PLANNED, StepState.AWAITING_APPROVAL, StepState.SUPERSEDED)
 
 
 class StepReport(Record):
@@ -149,6 +154,8 @@ class Envelope(Record):
 def intent_envelope(report: IntentReport, error: ErrorInfo | None, meta: Meta) -> Envelope:
     """Answer for an intent: COMMITTED 200, waiting or parked 202, else the status of its first reason."""
     data: JsonObject = report.model_dump(mode="json")
+    if fell_back := tuple(_fell_back(report)):
+        meta = meta.model_copy(update={"warnings": (*meta.warnings, *fell_back)})
     if report.outcome is Outcome.COMMITTED:
         return Envelope(status_code=200, status=Status.SUCCESS, data=data, meta=meta)
     if not report.outcome.is_final:
@@ -161,6 +168,17 @@ def intent_envelope(report: IntentReport, error: ErrorInfo | None, meta: Meta) -
         }
     )
     return Envelope(status_code=left.code.status_code, status=Status.ERROR, data=data, error=left, meta=meta)
+
+
+def _fell_back(report: IntentReport) -> Iterator[str]:
+    """Tell of each fallback that was used why, and how it stands."""
+    by_id = {step.step_id: step for step in report.steps}
+    for step_id, step in by_id.items():
+        first = by_id.get(step_id.removesuffix(FALLBACK_SUFFIX))
+        if step is first or first is None or step.state in _NOT_BEGUN:
+            continue
+        why = f" ({first.error.code})" if first.error is not None else ""
+        yield f"{first.step_id}: {first.tool} did not land{why}; its fallback {step.tool} is {step.state}"
 
 
 def error_envelope(error: ErrorInfo, meta: Meta | None = None) -> Envelope:

@@ -48,6 +48,11 @@ def notes(proof: Proof) -> tuple[str, ...]:
         found.append("no outcome is ever unknown: each write is one transaction of our own database")
     if any(step.writes and not step.is_pivot for step in proof.steps):
         found.append("a compensation that is refused, or runs out of attempts, parks the saga for a person")
+    found += [
+        f"{step.step_id} runs only once {step.stands_for} certainly did not land and never can"
+        for step in proof.steps
+        if step.stands_for is not None
+    ]
     if proof.ties:
         pairs = "; ".join(" and ".join(pair) for pair in proof.ties)
         found.append(f"independent steps on one object are undone in the reverse of how they landed: {pairs}")
