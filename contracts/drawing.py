@@ -30,7 +30,7 @@ _CHIPS: Final = (
 )
 _DOT: Final = 7
 _COLOURS: Final = (
-    ("on", {Way.FORWARD, Way.INSTEAD}),
+    ("on", {Way.FORWARD, Way.INSTEAD, Way.FIRST}),
     ("back", {Way.BACK, Way.BACK_WITH}),
     ("rest", {Way.STUCK, Way.HELD, Way.HELD_BACK, Way.HALTED}),
 )

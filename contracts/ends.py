@@ -54,6 +54,8 @@ class Way(StrEnum):
     """The step landed; it is compensated with what landed before."""
     INSTEAD = "INSTEAD"
     """The step certainly did not land: its fallback does, and all others with it."""
+    FIRST = "FIRST"
+    """The fallback had not begun: the step that it stands for is run again, and lands this time."""
     STUCK = "STUCK"
     """There is no way back any more: all that does not wait for the step lands, then a person is called."""
     HELD = "HELD"
@@ -101,6 +103,7 @@ _RESTING: Final = (Way.HELD, Way.HELD_BACK, Way.HALTED)
 _WHEN: Final = {
     (Fault.REFUSED, Way.BACK): "it says no, or may not run any more",
     (Fault.REFUSED, Way.INSTEAD): "it says no, and its fallback runs",
+    (Fault.CRASH, Way.FIRST): "its step is not fenced yet: it is run again, and lands this time",
     (Fault.CRASH, Way.INSTEAD): "it certainly did not land, and its fallback runs",
     (Fault.UNKNOWN_NOT_LANDED, Way.INSTEAD): "it is certain, and its fallback runs",
     (Fault.REFUSED, Way.STUCK): "it may not run any more, or its attempts run out",
@@ -143,6 +146,13 @@ def with_fallback(faults: Ways) -> Ways:
             fault: _in_order({*taken, Way.INSTEAD}) if fault is not Fault.CANCEL and _NO & {*taken} else taken
             for fault, taken in faults.items()
         }
+    )
+
+
+def of_fallback(faults: Ways) -> Ways:
+    """Add what a crash may do before the fallback has shut the key of its step: the step has its turn again."""
+    return MappingProxyType(
+        {fault: _in_order({*taken, Way.FIRST}) if fault is Fault.CRASH else taken for fault, taken in faults.items()}
     )
 
 
@@ -195,7 +205,7 @@ def _end(order: Order, landed: Mask, number: int, fault: Fault, way: Way) -> End
     if way is Way.FORWARD:
         live = order.names(order.writes & order.completed(landed | itself))
         return End(way=way, when=when, outcome=Outcome.COMMITTED, live=live)
-    if way is Way.INSTEAD:
+    if way in (Way.INSTEAD, Way.FIRST):
         live = order.names(order.writes & order.completed(landed | order.places[number] & ~itself))
         return End(way=way, when=when, outcome=Outcome.COMMITTED, live=live)
     if way is Way.STUCK:

@@ -13,7 +13,19 @@ from pydantic import Field
 
 from contracts.base import Record
 from contracts.checks import Check, Checks, Rule, Verdict
-from contracts.ends import NEVER_UNKNOWN, Fault, Row, Settling, Way, Ways, ends_of, settling_of, ways, with_fallback
+from contracts.ends import (
+    NEVER_UNKNOWN,
+    Fault,
+    Row,
+    Settling,
+    Way,
+    Ways,
+    ends_of,
+    of_fallback,
+    settling_of,
+    ways,
+    with_fallback,
+)
 from contracts.errors import FieldProblem, Phase, SagaError
 from contracts.fallback import lines
 from contracts.objects import Call
@@ -203,6 +215,8 @@ def _proved(step: Call, contract: AnyContract | None, *, has_pivot: bool, has_fa
     past: Ways = ways(settling, step.side_effect, can_drop=drops, past_pivot=True) if has_pivot else {}
     if has_fallback:
         early, past = with_fallback(early), with_fallback(past)
+    if step.stands_for is not None:
+        early, past = of_fallback(early), of_fallback(past)
     return ProvedStep(
         step_id=step.step_id,
         tool=step.tool,
