@@ -1,6 +1,6 @@
 """The plan: an admitted intent with all that its saga will need, so that the workflow reads nothing else."""
 
-from collections.abc import Collection
+from collections.abc import Iterable
 from functools import cached_property
 from typing import Any, Self
 
@@ -119,9 +119,10 @@ class Plan(Record):
         """Ids of fallbacks, by the step that each may stand for."""
         return {step.stands_for: step.step_id for step in self.steps if step.stands_for is not None}
 
-    def stood_for(self, landed: Collection[str]) -> set[str]:
-        """Name the steps that are done when these landed: a fallback stands for its step."""
-        return {self.by_id[step_id].stands_for or step_id if step_id in self.by_id else step_id for step_id in landed}
+    def stood_for(self, landed: Iterable[str]) -> list[str]:
+        """Name the steps that are done when these landed, sorted: a fallback stands for its step."""
+        steps = {other: step_id for step_id, other in self.fallbacks.items()}
+        return sorted(steps.get(step_id, step_id) for step_id in landed)
 
     @property
     def level(self) -> int:
