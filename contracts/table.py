@@ -18,6 +18,7 @@ _FAULTS = {
 }
 _UNKNOWN = (Fault.UNKNOWN_LANDED, Fault.UNKNOWN_NOT_LANDED)
 _NEVER = "-"
+_BY = {Way.INSTEAD: "its fallback", Way.FIRST: "its step after all"}
 
 Line = tuple[str, ...]
 
@@ -69,6 +70,8 @@ def check_text(check: Check) -> str:
 def end_text(end: End) -> str:
     """Write where a saga comes to rest: the outcome, what is undone in which order, what stays."""
     undone = ", then ".join(" and ".join(group) for group in end.undone)
+    if end.way in _BY:
+        return f"{end.outcome.value} by {_BY[end.way]}"
     if end.outcome is not Outcome.PARKED:
         return f"{end.outcome.value} ({undone})" if undone else end.outcome.value
     known = [step_id for step_id in end.live if step_id != end.unknown]
@@ -112,7 +115,7 @@ def _line(proof: Proof, landed: Mask, number: int) -> Line:
 
 def _ends(row: Row) -> str:
     """Write the ends that one fault may have; going on comes first."""
-    ordered = sorted(row.ends, key=lambda end: end.way is not Way.FORWARD)
+    ordered = sorted(row.ends, key=lambda end: end.outcome is not Outcome.COMMITTED)
     return " or ".join(dict.fromkeys(end_text(end) for end in ordered)) or _NEVER
 
 

@@ -38,8 +38,9 @@ def otherwise(step: JsonObject, other: JsonObject) -> JsonObject:
 
 def tool(sagas: Sagas, name: str) -> AnyTool:
     found: Any = next(made for made in sagas.engine.tools if made.contract.name == name)
-    assert isinstance(found, Tool)
-    return found
+    made: AnyTool = found
+    assert type(found) is Tool
+    return made
 
 
 async def assert_books_agree(sagas: Sagas) -> None:

@@ -113,7 +113,7 @@ def test_what_later_steps_bind_to_both_have_to_give() -> None:
 
 
 def test_at_most_three_steps_have_a_fallback() -> None:
-    steps = [{**freeze(fallback=other()), "step_id": f"s{number}", "needs": []} for number in range(4)]
+    steps: list[JsonObject] = [{**freeze(fallback=other()), "step_id": f"s{number}", "needs": []} for number in "0123"]
 
     assert problem(*steps)[:2] == ("steps[3].fallback", "too_many")
 
