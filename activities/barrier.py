@@ -17,7 +17,7 @@ from activities.database import Database, Row, Transaction
 from activities.fallback import fence_first, fenced_for
 from activities.late import asked_digest
 from activities.locks import LockedError, queue_up, take_locks
-from activities.standing import caller_of, check_owner, plan_of
+from activities.standing import caller_of, check_owner, plan_of, warnings_of
 from activities.tool import AnyRemoteTool, AnyTool, StepContext
 from contracts.base import JsonObject
 from contracts.binding import fills
@@ -292,7 +292,8 @@ async def stored(transaction: Transaction, call: StepCall, standing: Row) -> Ste
     if standing["phase"] != "ADMITTED":
         raise SagaError(Reason.SUPERSEDED, f"Intent {standing['intent_id']} is {standing['phase']}; no step may land.")
     row = await transaction.one(
-        "select state, argument_digest, arguments, response, transaction_id from backstay.effects where step_key = %s",
+        "select state, argument_digest, arguments, response, transaction_id, warnings"
+        " from backstay.effects where step_key = %s",
         (call.step_key,),
     )
     if row is None:
@@ -314,6 +315,7 @@ async def stored(transaction: Transaction, call: StepCall, standing: Row) -> Ste
         transaction_id=row["transaction_id"],
         applied_args=json.loads(row["arguments"]),
         output=json.loads(row["response"]),
+        warnings=warnings_of(row),
     )
 
 

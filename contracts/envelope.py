@@ -86,6 +86,8 @@ class StepReport(Record):
     output: JsonObject | None = None
     residue: str | None = None
     error: ErrorInfo | None = None
+    warnings: tuple[str, ...] = ()
+    """What reading it back found, where others may have been there since."""
 
 
 class IntentReport(Record):
@@ -154,8 +156,9 @@ class Envelope(Record):
 def intent_envelope(report: IntentReport, error: ErrorInfo | None, meta: Meta) -> Envelope:
     """Answer for an intent: COMMITTED 200, waiting or parked 202, else the status of its first reason."""
     data: JsonObject = report.model_dump(mode="json")
-    if fell_back := tuple(_fell_back(report)):
-        meta = meta.model_copy(update={"warnings": (*meta.warnings, *fell_back)})
+    found = [f"{step.step_id}: {said}" for step in report.steps for said in step.warnings]
+    if warnings := (*meta.warnings, *_fell_back(report), *found):
+        meta = meta.model_copy(update={"warnings": warnings})
     if report.outcome is Outcome.COMMITTED:
         return Envelope(status_code=200, status=Status.SUCCESS, data=data, meta=meta)
     if not report.outcome.is_final:

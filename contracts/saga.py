@@ -62,6 +62,7 @@ class ParkReason(StrEnum):
     COMPENSATION_REFUSED = "COMPENSATION_REFUSED"
     STUCK_AFTER_PIVOT = "STUCK_AFTER_PIVOT"
     OUTCOME_UNKNOWN = "OUTCOME_UNKNOWN"
+    WORLD_MOVED = "WORLD_MOVED"
 
 
 class Claim(Record):
@@ -164,13 +165,14 @@ class GradeAnswer(Record):
 
 
 class StepResult(Record):
-    """A landed step. `transaction_id` is None for a tool that only reads."""
+    """A landed step. `transaction_id` is None for a tool that only reads; `warnings`: what reading it back found."""
 
     step_id: str
     step_key: str
     transaction_id: int | None = None
     applied_args: JsonObject
     output: JsonObject
+    warnings: tuple[str, ...] = ()
 
 
 class CompensateCall(Record):

@@ -256,6 +256,7 @@ def _landed(state: State, result: StepResult) -> State:
         transaction_id=result.transaction_id,
         applied_args=result.applied_args,
         output=result.output,
+        warnings=result.warnings,
         is_looking=False,
     )
 

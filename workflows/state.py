@@ -43,6 +43,7 @@ class Step:
     output: JsonObject | None = None
     residue: str | None = None
     error: ErrorInfo | None = None
+    warnings: tuple[str, ...] = ()
     is_grading: bool = False
     is_graded: bool = False
     """True when its late arguments are graded; only asked of steps that have some."""
@@ -69,6 +70,7 @@ class Step:
             output=self.output,
             residue=self.residue,
             error=self.error,
+            warnings=self.warnings,
         )
 
 
