@@ -13,8 +13,9 @@ from pydantic import BaseModel
 
 from activities import audit
 from activities.database import Row, Transaction
-from activities.standing import caller_of, plan_of
+from activities.standing import caller_of, plan_of, warnings_of
 from activities.tool import RemoteContext
+from activities.verification import park_moved, parks
 from contracts.base import JsonObject
 from contracts.keys import canonical_json, remote_key
 from contracts.remoteness import send_within
@@ -51,14 +52,15 @@ where step_key = %(step_key)s and sends = %(sends)s and state = 'SENT'
 """
 _LANDED: Final[LiteralString] = """
 insert into backstay.effects (step_key, transaction_id, intent_key, step_id, tool, direction, state, is_pivot,
-    argument_digest, arguments, response, source, epoch) overriding system value
+    argument_digest, arguments, response, source, epoch, warnings) overriding system value
 select step_key, transaction_id, intent_key, step_id, tool, direction, %(state)s, is_pivot, argument_digest, arguments,
-    %(response)s, %(source)s, epoch
+    %(response)s, %(source)s, epoch, %(warnings)s
 from backstay.attempts where step_key = %(step_key)s
 on conflict (step_key) do nothing returning transaction_id
 """
 _EFFECT: Final[LiteralString] = (
-    "select state, arguments, response, transaction_id, residue from backstay.effects where step_key = %s for update"
+    "select state, arguments, response, transaction_id, residue, warnings"
+    " from backstay.effects where step_key = %s for update"
 )
 STANDING_SHARED: Final[LiteralString] = """
 select intent_key, intent_id, tenant, principal, agent, plan, plan_digest, phase, run_id, epoch, parked_reason,
@@ -189,14 +191,15 @@ def known_of(attempt: Row) -> JsonObject:
     }
 
 
-def result_of(attempt: Row, response: str) -> StepResult:
+def result_of(attempt: Row, effect: Row) -> StepResult:
     """The answer of a step that landed, read back from what is stored."""
     return StepResult(
         step_id=attempt["step_id"],
         step_key=attempt["step_key"],
         transaction_id=attempt["transaction_id"],
         applied_args=json.loads(attempt["arguments"]),
-        output=json.loads(response),
+        output=json.loads(effect["response"]),
+        warnings=warnings_of(effect),
     )
 
 
@@ -208,9 +211,11 @@ async def land(  # noqa: PLR0917 - what landed, of which intent, as whom it is t
     output: JsonObject,
     source: str = "saga",
     actor: str | None = None,
+    warnings: tuple[str, ...] = (),
 ) -> StepResult | None:
     """Write that a step landed, whatever has become of its intent meanwhile: a fact is never refused.
 
+    `warnings` are what reading it back found; the intent parks where its contract wants a person to look.
     `standing` and `attempt` are locked. Where the way is shut the effect is live all the same, also after a tombstone,
     so that it is compensated or the intent parks. None when nothing can follow from it any more: it was compensated,
     or the intent has ended, which the audit log and `backstay check` tell.
@@ -221,27 +226,40 @@ async def land(  # noqa: PLR0917 - what landed, of which intent, as whom it is t
         await _become(transaction, step_key, "LANDED")
         await tell(transaction, contract, standing, attempt, "landed_late", output, actor)
         return None
-    values = {"step_key": step_key, "state": "LANDED", "response": response, "source": source}
+    said = json.dumps(warnings) if warnings else None
+    values = {"step_key": step_key, "state": "LANDED", "response": response, "source": source, "warnings": said}
     if await transaction.one(_LANDED, values) is None:
         effect = await transaction.one(_EFFECT, (step_key,))
         if effect is None or effect["state"] == "COMPENSATED":
             return None
         if effect["state"] == "LANDED":
-            return result_of(attempt, effect["response"])
+            return result_of(attempt, effect)
         await transaction.later(
-            "update backstay.effects set state = 'LANDED', response = %s, landed_at = now() where step_key = %s",
-            (response, step_key),
+            "update backstay.effects set state = 'LANDED', response = %s, warnings = %s, landed_at = now()"
+            " where step_key = %s",
+            (response, said, step_key),
         )
     await _become(transaction, step_key, "LANDED")
     await tell(transaction, contract, standing, attempt, "effect", output, actor)
     if standing["phase"] != "ADMITTED":
         await tell(transaction, contract, standing, attempt, "landed_late", output, actor)
-    return result_of(attempt, response)
+    if warnings:
+        found: JsonObject = {"warnings": list(warnings)}
+        await tell(transaction, contract, standing, attempt, "read_back", found, actor)
+    if parks(contract, warnings):
+        await park_moved(transaction, standing, attempt["step_id"], warnings)
+    return result_of(attempt, {"response": response, "warnings": said})
 
 
 async def fence(transaction: Transaction, attempt: Row) -> None:
     """Forbid for good that a step counts, which certainly has not landed; its attempt is locked."""
-    values = {"step_key": attempt["step_key"], "state": "TOMBSTONE", "response": None, "source": "saga"}
+    values = {
+        "step_key": attempt["step_key"],
+        "state": "TOMBSTONE",
+        "response": None,
+        "source": "saga",
+        "warnings": None,
+    }
     await transaction.one(_LANDED, values)
     await _become(transaction, attempt["step_key"], "FENCED")
 

@@ -14,9 +14,10 @@ from pydantic import BaseModel, ValidationError
 
 from activities import audit
 from activities.database import Database, Row, Transaction
+from activities.fallback import fence_first, fenced_for
 from activities.late import asked_digest
 from activities.locks import LockedError, queue_up, take_locks
-from activities.standing import caller_of, check_owner, plan_of
+from activities.standing import caller_of, check_owner, plan_of, warnings_of
 from activities.tool import AnyRemoteTool, AnyTool, StepContext
 from contracts.base import JsonObject
 from contracts.binding import fills
@@ -250,6 +251,7 @@ async def _land(transaction: Transaction, tool: AnyTool, call: StepCall) -> Step
     if standing["transaction_id"] is None:
         return await stored(transaction, call, standing)
     plan = plan_of(standing["plan"])
+    await fence_first(transaction, planned, standing, call)
     asked = await asked_digest(transaction, planned, call, standing)
     await take_locks(transaction, plan, call)
     decision_id = await spend_approval(transaction, call, asked, plan) if asked is not None else None
@@ -290,7 +292,8 @@ async def stored(transaction: Transaction, call: StepCall, standing: Row) -> Ste
     if standing["phase"] != "ADMITTED":
         raise SagaError(Reason.SUPERSEDED, f"Intent {standing['intent_id']} is {standing['phase']}; no step may land.")
     row = await transaction.one(
-        "select state, argument_digest, arguments, response, transaction_id from backstay.effects where step_key = %s",
+        "select state, argument_digest, arguments, response, transaction_id, warnings"
+        " from backstay.effects where step_key = %s",
         (call.step_key,),
     )
     if row is None:
@@ -300,7 +303,8 @@ async def stored(transaction: Transaction, call: StepCall, standing: Row) -> Ste
             raise SagaError(Reason.KILL_SWITCH_ON, f"New effects of {call.step_id!r} are switched off; try later.")
         raise SagaError(Reason.IN_PROGRESS, f"Step key {call.step_key} is being written; it is tried again.")
     if row["state"] != "LANDED":
-        raise SagaError(Reason.SUPERSEDED, f"Step {call.step_id!r} was compensated; it can never land.")
+        message = f"Step {call.step_id!r} was compensated; it can never land."
+        raise SagaError(Reason.SUPERSEDED, message, details=await fenced_for(transaction, standing, call))
     if row["argument_digest"] != digest(call.arguments):
         raise SagaError(
             Reason.KEY_REUSED, f"Step key {call.step_key} landed with other arguments; make another intent."
@@ -311,6 +315,7 @@ async def stored(transaction: Transaction, call: StepCall, standing: Row) -> Ste
         transaction_id=row["transaction_id"],
         applied_args=json.loads(row["arguments"]),
         output=json.loads(row["response"]),
+        warnings=warnings_of(row),
     )
 
 

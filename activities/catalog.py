@@ -19,13 +19,13 @@ from activities.database import Database
 from activities.tool import AnyRemoteTool, AnyTool, Compensated, DownstreamPack, Pack, RemoteTool, Tool
 from contracts.planning import ObjectState
 from contracts.registry import Registry
-from contracts.tool import Dispatch, Idempotency, SideEffect
+from contracts.tool import Dispatch, Idempotency, SideEffect, WhenMoved
 
 ENTRY_POINT_GROUP: Final = "backstay.packs"
 _COLUMNS: Final = frozenset(field.name for field in fields(ObjectState))
 _OPTIONAL_COLUMNS: Final = frozenset(field.name for field in fields(ObjectState) if field.default is not MISSING)
 _PARAMETERS: Final = {"execute": 3, "compensate": 4, "verify": 4}
-_REMOTE_PARAMETERS: Final = {"execute": 2, "lookup": 2, "compensate": 3, "cancel_by_key": 2}
+_REMOTE_PARAMETERS: Final = {"execute": 2, "lookup": 2, "compensate": 3, "cancel_by_key": 2, "verify": 3}
 
 
 class PackError(ValueError):
@@ -128,6 +128,10 @@ def _remote_problems(tool: AnyRemoteTool) -> list[str]:
         problems.append("cancel_by_key of the contract and the handler of that name go together; add or drop one.")
     if not contract.writes and tool.lookup is not None:
         problems.append("writes nothing, so there is nothing to look up; drop the lookup handler.")
+    if not contract.writes and tool.verify is not None:
+        problems.append("writes nothing, so there is nothing to read back; drop the verify handler.")
+    if contract.when_moved is WhenMoved.PARK and tool.verify is None:
+        problems.append("when_moved is park, and nothing is read back; write a verify handler.")
     return problems
 
 

@@ -184,6 +184,7 @@ async def outputs_of(transaction: Transaction, plan: Plan, effects: list[Row]) -
         if row["direction"] == "execute" and row["state"] == "LANDED" and row["response"] is not None
     }
     told = {step.step_id: read.get(plan.execute_key(step.step_id)) for step in plan.steps} | landed
+    told |= {step_id: told[other] for step_id, other in plan.fallbacks.items() if told.get(other) is not None}
     return {step_id: json.loads(response) for step_id, response in told.items() if response is not None}
 
 
@@ -249,6 +250,7 @@ def _steps_of(plan: Plan, registry: Registry, known: Mapping[str, JsonObject]) -
             bindings=bindings_of(step.arguments)[0],
             position=number,
             late=step.late,
+            stands_for=step.stands_for,
         )
         for number, step in enumerate(plan.steps)
     ]

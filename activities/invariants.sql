@@ -104,23 +104,29 @@ select hold_id as subject, format('open, expired at %s', expires_at) as detail
 from ledger.holds where state = 'OPEN' and expires_at < now() - interval '1 hour';
 
 -- name: 3a committed_intents_live_whole
--- A committed intent has every writing step of its plan landed, once, and nothing else.
+-- A committed intent has every writing step of its plan landed, once, and nothing else; a used fallback stands for its
+-- step.
 select i.intent_id as subject, format('step %s is planned, %s live', p.step_id, coalesce(e.live, 0)) as detail
 from backstay.intents i
 cross join lateral (
     select step ->> 'step_id' as step_id from jsonb_array_elements(i.plan::jsonb -> 'steps') as step
-    where step ->> 'side_effect' <> 'READ_ONLY'
+    where step ->> 'side_effect' <> 'READ_ONLY' and step ->> 'stands_for' is null
 ) p
 left join (
-    select intent_key, step_id, count(*) filter (where state = 'LANDED') as live
-    from backstay.effects where direction = 'execute' group by intent_key, step_id
+    select intent_key, regexp_replace(step_id, '[.]fallback$', '') as step_id,
+        count(*) filter (where state = 'LANDED') as live
+    from backstay.effects where direction = 'execute' group by 1, 2
 ) e on e.intent_key = i.intent_key and e.step_id = p.step_id
 where i.phase = 'COMMITTED' and e.live is distinct from 1;
 
 -- name: 3b committed_intents_have_no_other_effects
+-- The tombstone of a step whose fallback was used, or tried, is none.
 select i.intent_id as subject, format('%s %s is %s', e.direction, e.step_id, e.state) as detail
 from backstay.intents i join backstay.effects e on e.intent_key = i.intent_key
-where i.phase = 'COMMITTED' and (e.direction <> 'execute' or e.state <> 'LANDED' or not exists (
+where i.phase = 'COMMITTED' and (e.direction <> 'execute' or (e.state <> 'LANDED' and not (
+    e.state = 'TOMBSTONE' and exists (
+        select from backstay.effects f
+        where f.step_key = e.intent_key || '/' || e.step_id || '.fallback/execute' and f.state = 'LANDED'))) or not exists (
     select from jsonb_array_elements(i.plan::jsonb -> 'steps') as step
     where step ->> 'step_id' = e.step_id and step ->> 'side_effect' <> 'READ_ONLY'));
 
@@ -129,6 +135,17 @@ where i.phase = 'COMMITTED' and (e.direction <> 'execute' or e.state <> 'LANDED'
 select i.intent_id as subject, format('%s, but step %s is %s', i.phase, e.step_id, e.state) as detail
 from backstay.intents i join backstay.effects e on e.intent_key = i.intent_key and e.direction = 'execute'
 where i.phase = 'COMPENSATED' and e.state = 'LANDED' or i.phase = 'NOT_APPLIED' and e.state <> 'TOMBSTONE';
+
+-- name: 3g a_fallback_only_where_its_step_never_lands
+-- Whoever looks for the key of a step whose fallback landed, or was sent, finds a tombstone.
+select f.step_key as subject, format('its step is %s', coalesce(e.state, 'not fenced')) as detail
+from (
+    select step_key, intent_key, step_id from backstay.effects where direction = 'execute' and state <> 'TOMBSTONE'
+    union select step_key, intent_key, step_id from backstay.attempts where direction = 'execute'
+) f
+left join backstay.effects e
+    on e.step_key = f.intent_key || '/' || regexp_replace(f.step_id, '[.]fallback$', '') || '/execute'
+where f.step_id like '%.fallback' and e.state is distinct from 'TOMBSTONE';
 
 -- name: 3d parked_or_under_way
 -- An open intent that is not parked is within its deadline, and an hour to be closed.

@@ -15,7 +15,11 @@ select distinct on (n.near_key) n.near_key, i.intent_id
 from unnest(%(near_keys)s::text[], %(windows)s::bigint[]) as asked(near_key, window_seconds)
 join backstay.near_duplicates n using (near_key)
 join backstay.intents i using (intent_key)
-where i.phase not in ('NOT_APPLIED', 'COMPENSATED') and i.lineage_digest <> %(lineage_digest)s
+where i.phase not in ('NOT_APPLIED', 'COMPENSATED')
+    and (i.phase <> 'COMMITTED' or exists (
+        select from backstay.effects e
+        where e.step_key = n.intent_key || '/' || n.step_id || '/execute' and e.state = 'LANDED'))
+    and i.lineage_digest <> %(lineage_digest)s
     and (i.final_at is null or i.final_at > now() - make_interval(secs => asked.window_seconds))
 order by n.near_key, i.admitted_at desc
 """

@@ -93,12 +93,13 @@ async def settle_intent(database: Database, request: SettleRequest) -> Standing:
         if unknown := await unknown_steps(transaction, standing.plan, request.claim.intent_key):
             stuck = [{"step_id": attempt["step_id"], "error": None} for attempt in unknown]
             return await _park(transaction, row, standing, reason=ParkReason.OUTCOME_UNKNOWN, detail={"steps": stuck})
-        wanted = {step.step_id for step in standing.plan.steps if step.writes}
+        wanted = sorted(step.step_id for step in standing.plan.steps if step.writes and step.stands_for is None)
         executed = [effect for effect in effects if effect["direction"] == "execute"]
-        live = {effect["step_id"] for effect in executed if effect["state"] == "LANDED"}
+        landed = sorted(effect["step_id"] for effect in executed if effect["state"] == "LANDED")
+        live = standing.plan.stood_for(landed)
         committing = standing.phase is IntentPhase.ADMITTED
         if (live != wanted) if committing else live:
-            detail = {"live": sorted(live), "wanted": sorted(wanted) if committing else []}
+            detail = {"live": landed, "wanted": wanted if committing else []}
             return await _park(transaction, row, standing, reason=ParkReason.MISMATCH, detail=detail)
         if committing:
             phase = IntentPhase.COMMITTED

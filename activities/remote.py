@@ -37,11 +37,13 @@ from activities.barrier import (
     validated,
 )
 from activities.database import Database, Row, Transaction
+from activities.fallback import fence_first, fenced_for
 from activities.late import asked_digest
 from activities.locks import take_locks
-from activities.sightings import look_up_step
+from activities.sightings import LOCK_INTENT, look_up_step
 from activities.standing import plan_of
 from activities.tool import AnyRemoteTool, NotSentError, OutcomeUnknownError
+from activities.verification import parks, read_back
 from contracts.base import JsonObject
 from contracts.errors import ErrorInfo, SagaError
 from contracts.keys import canonical_json, digest_of, remote_key
@@ -130,6 +132,7 @@ async def _begin(
     planned = planned_step(standing, tool, call)
     attempt = await attempt_of(transaction, contract, call.step_key, lock=True)
     if standing["transaction_id"] is not None and attempt is not None:
+        await fence_first(transaction, planned, standing, call)
         await take_locks(transaction, plan_of(standing["plan"]), call)
         if (asked := await asked_digest(transaction, planned, call, standing)) is not None:
             await spend_approval(transaction, call, asked, plan_of(standing["plan"]))
@@ -172,7 +175,8 @@ async def _check_again(
     if attempt["state"] == "REFUSED":
         raise refused_before(attempt)
     if attempt["state"] == "FENCED":
-        raise SagaError(Reason.SUPERSEDED, f"Step {call.step_id!r} was fenced; it can never land.")
+        message = f"Step {call.step_id!r} was fenced; it can never land."
+        raise SagaError(Reason.SUPERSEDED, message, details=await fenced_for(transaction, standing, call))
     if standing["phase"] != "ADMITTED" or standing["overdue"] or standing["killed"]:
         if not open_question:
             await stored(transaction, call, standing)
@@ -205,7 +209,7 @@ async def _send(
 ) -> StepResult:
     """Make the call, in no transaction, and note what came of it. A worker that ends meanwhile leaves it SENT."""
     try:
-        output = await _call(tool, call, arguments, sent)
+        output, warnings = await _call(tool, call, arguments, sent)
     except NotSentError as error:
         not_sent: JsonObject = {"seen": str(error)}
         await database.run(lambda transaction: note_not_sent(transaction, sent, not_sent))
@@ -216,11 +220,13 @@ async def _send(
         raise await _unknown(database, sent, call.step_id, str(error), error.reason) from error
     except Exception as error:
         raise await _unknown(database, sent, call.step_id, f"the call ended with {type(error).__name__}") from error
-    return await _note_landed(database, tool, call, output)
+    return await _note_landed(database, tool, call, output, warnings)
 
 
-async def _call(tool: AnyRemoteTool, call: StepCall, arguments: BaseModel, sent: Sent) -> JsonObject:
-    """Call the handler; its answer is checked against the output model and against what was asked for."""
+async def _call(
+    tool: AnyRemoteTool, call: StepCall, arguments: BaseModel, sent: Sent
+) -> tuple[JsonObject, tuple[str, ...]]:
+    """Call the handler; its answer is checked against the output model and what was asked for, and read back."""
     contract = tool.contract
     if time.monotonic() - sent.started > send_within(contract):
         raise NotSentError(f"Step {call.step_id!r} was not sent: this worker came to it too late.")
@@ -231,7 +237,7 @@ async def _call(tool: AnyRemoteTool, call: StepCall, arguments: BaseModel, sent:
     if wrong := echo_problems(contract, arguments, output):
         raise SagaError(Reason.MISMATCH, f"Step {call.step_id!r} was answered for something else: {'; '.join(wrong)}.")
     told: JsonObject = output.model_dump(mode="json")
-    return told
+    return told, await read_back(tool, context, arguments, output)
 
 
 async def _refused(database: Database, sent: Sent, error: SagaError) -> SagaError:
@@ -250,15 +256,19 @@ async def _unknown(
     return OutcomeUnknownError(f"Whether step {step_id!r} landed is not known: {seen}.", details=known)
 
 
-async def _note_landed(database: Database, tool: AnyRemoteTool, call: StepCall, output: JsonObject) -> StepResult:
+async def _note_landed(
+    database: Database, tool: AnyRemoteTool, call: StepCall, output: JsonObject, warnings: tuple[str, ...]
+) -> StepResult:
     async def work(transaction: Transaction) -> StepResult | None:
+        if parks(tool.contract, warnings):
+            await transaction.later(LOCK_INTENT, (call.claim.intent_key,))
         standing = await transaction.one(
             "select * from backstay.intents where intent_key = %s for share", (call.claim.intent_key,)
         )
         attempt = await attempt_of(transaction, tool.contract, call.step_key, lock=True)
         if standing is None or attempt is None:
             raise AssertionError("the attempt was committed before the call")
-        return await land(transaction, tool.contract, standing, attempt, output)
+        return await land(transaction, tool.contract, standing, attempt, output, warnings=warnings)
 
     result = await database.run(work)
     if result is None:

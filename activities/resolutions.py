@@ -40,6 +40,7 @@ WHOLE_VERBS = {
     ParkReason.INTERRUPTED: {"close", "forward"},
     ParkReason.MISMATCH: {"close", "forward"},
     ParkReason.STUCK_AFTER_PIVOT: {"forward"},
+    ParkReason.WORLD_MOVED: {"close", "forward"},
     ParkReason.COMPENSATION_REFUSED: set[str](),
     ParkReason.OUTCOME_UNKNOWN: {"close"},
 }

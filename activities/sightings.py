@@ -6,7 +6,7 @@ asked earlier proves nothing), or when it promised never to carry the key out.
 
 import asyncio
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, LiteralString
 
 from activities.attempts import (
     STANDING_SHARED,
@@ -25,12 +25,16 @@ from activities.barrier import check_claim, planned_step
 from activities.database import Database, Row, Transaction
 from activities.standing import check_owner
 from activities.tool import AnyRemoteTool, AnySighting, Landed, NotLanded, Unknown
+from activities.verification import parks, read_back
 from contracts.base import JsonObject
 from contracts.errors import ErrorInfo, SagaError
 from contracts.reasons import Reason
 from contracts.saga import LookupCall, Sighting
 from contracts.tool import Idempotency
 
+_EFFECT: Final[LiteralString] = "select state, response, warnings from backstay.effects where step_key = %s"
+LOCK_INTENT: Final[LiteralString] = "select 1 from backstay.intents where intent_key = %s for update"
+"""Taken first where the intent may have to be parked."""
 WAIT_SECONDS_MIN: Final = 0.5
 WAIT_SECONDS_MAX: Final = 30.0
 WAITS_OF_PATIENCE: Final = 50
@@ -47,11 +51,15 @@ class _Open:
 
 @dataclass(frozen=True, kw_only=True)
 class _Said:
-    """What the downstream said; `wrong`: something else was carried out under the key, which a person has to see."""
+    """What the downstream said; `wrong`: something else was carried out under the key, which a person has to see.
+
+    `warnings`: what reading it back found.
+    """
 
     sighting: AnySighting
     is_fenced: bool = False
     wrong: bool = False
+    warnings: tuple[str, ...] = ()
 
 
 async def look_up_step(
@@ -76,7 +84,7 @@ async def _open(
     found = await transaction.one(STANDING_SHARED, keys)
     standing = check_owner(found, call.claim) if by_operator else check_claim(found, call.claim)
     planned_step(standing, tool, call)
-    effect = await transaction.one("select state, response from backstay.effects where step_key = %s", (call.step_key,))
+    effect = await transaction.one(_EFFECT, (call.step_key,))
     attempt = await attempt_of(transaction, tool.contract, call.step_key, lock=False)
     if attempt is not None and attempt["state"] in UNDECIDED and (effect is None or effect["state"] == "TOMBSTONE"):
         return _Open(standing=standing, attempt=attempt)
@@ -89,9 +97,7 @@ def _decided(tool: AnyRemoteTool, call: LookupCall, standing: Row, attempt: Row 
         return Sighting(step_id=call.step_id, state="NOT_LANDED")
     known = known_of(attempt)
     if effect is not None and effect["state"] == "LANDED":
-        return Sighting(
-            step_id=call.step_id, state="LANDED", result=result_of(attempt, effect["response"]), known=known
-        )
+        return Sighting(step_id=call.step_id, state="LANDED", result=result_of(attempt, effect), known=known)
     refusal = known.get("refusal") if attempt["state"] == "REFUSED" else None
     resend = attempt["state"] == "NOT_LANDED" and _may_resend(tool, call, standing, attempt, certain=True)
     return Sighting(
@@ -144,6 +150,8 @@ async def _ask(tool: AnyRemoteTool, call: LookupCall, begun: _Open) -> _Said:
                 output = contract.output.model_validate(said.output.model_dump())
                 if wrong := echo_problems(contract, arguments, output):
                     return _Said(sighting=Unknown(detail=f"something else landed: {'; '.join(wrong)}"), wrong=True)
+                found = await read_back(tool, context, arguments, output)
+                return _Said(sighting=said, warnings=found)
         except SagaError as error:
             if error.reason is Reason.MISMATCH:
                 return _Said(sighting=Unknown(detail=str(error)), wrong=True)
@@ -158,13 +166,15 @@ async def _ask(tool: AnyRemoteTool, call: LookupCall, begun: _Open) -> _Said:
 async def _write(transaction: Transaction, tool: AnyRemoteTool, call: LookupCall, asked: Row, said: _Said) -> Sighting:
     """Write what became certain; an answer about an attempt that was sent again meanwhile decides nothing."""
     contract, seen = tool.contract, said.sighting
+    if parks(contract, said.warnings):
+        await transaction.later(LOCK_INTENT, (call.claim.intent_key,))
     standing = await transaction.one(STANDING_SHARED, {"intent_key": call.claim.intent_key, "tool": contract.name})
     attempt = await attempt_of(transaction, contract, call.step_key, lock=True)
     if standing is None or attempt is None:
         raise AssertionError("both were there before the downstream was asked")
     if isinstance(seen, Landed):
         output = contract.output.model_validate(seen.output.model_dump()).model_dump(mode="json")
-        result = await land(transaction, contract, standing, attempt, output)
+        result = await land(transaction, contract, standing, attempt, output, warnings=said.warnings)
         return Sighting(
             step_id=call.step_id,
             state="NOT_LANDED" if result is None else "LANDED",
@@ -172,9 +182,7 @@ async def _write(transaction: Transaction, tool: AnyRemoteTool, call: LookupCall
             known=known_of(attempt),
         )
     if attempt["state"] not in UNDECIDED or attempt["sends"] != asked["sends"]:
-        effect = await transaction.one(
-            "select state, response from backstay.effects where step_key = %s", (call.step_key,)
-        )
+        effect = await transaction.one(_EFFECT, (call.step_key,))
         if attempt["state"] in UNDECIDED:
             return _undecided(tool, call, standing, attempt)
         return _decided(tool, call, standing, attempt, effect)

@@ -28,7 +28,8 @@ left join backstay.decisions d on d.intent_key = r.intent_key and d.step_id = r.
 where r.intent_key = %s group by r.intent_key, r.step_id, g.intent_key, g.step_id order by r.step_id
 """
 EFFECTS: Final[LiteralString] = """
-select step_id, tool, direction, state, transaction_id, arguments, response, residue, step_key, is_pivot, source
+select step_id, tool, direction, state, transaction_id, arguments, response, residue, step_key, is_pivot, source,
+    warnings
 from backstay.effects where intent_key = %s order by transaction_id
 """
 UNKNOWN: Final[LiteralString] = """
@@ -110,6 +111,11 @@ def effects_seen(rows: list[Row]) -> tuple[EffectSeen, ...]:
     )
 
 
+def warnings_of(effect: Row) -> tuple[str, ...]:
+    """What reading a landed step back has found."""
+    return tuple(json.loads(effect["warnings"])) if effect["warnings"] else ()
+
+
 def check_owner(row: Row | None, claim: Claim) -> Row:
     """Refuse a run that does not own the intent. Raises SagaError: INTENT_NOT_FOUND, RUN_STALE."""
     if row is None:
@@ -165,6 +171,7 @@ def step_reports(plan: Plan, effects: list[Row], remembered: tuple[StepReport, .
                 applied_args=json.loads(row["arguments"]),
                 output=json.loads(row["response"]),
                 residue=row["residue"],
+                warnings=warnings_of(row),
                 error=known.error if known and row["state"] == "LANDED" else None,
             )
         )

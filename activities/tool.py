@@ -90,6 +90,13 @@ class Unknown:
     detail: str = ""
 
 
+@dataclass(frozen=True, kw_only=True)
+class WorldMoved:
+    """What landed is not as it was left, and others may have done that; `detail` says what, for people."""
+
+    detail: str
+
+
 class OutcomeUnknownError(SagaError):
     """The request may have landed: a timeout after sending, a lost or broken answer, a key that is in use."""
 
@@ -123,6 +130,9 @@ class RemoteTool(Generic[In, Out]):
     Raises as execute; the same `remote_key` may be sent again within the key's lifetime.
     cancel_by_key(context, input): tell the downstream never to carry `context.remote_key` out. NotLanded: it now never
     will; Landed: it had before.
+    verify(context, input, output): read back what landed, and only what this very step made. Raises SagaError(MISMATCH)
+    where something else was carried out under its key; WorldMoved: others may have made the difference. Whatever else
+    it raises, it has landed and is told as not verified.
     """
 
     contract: ToolContract[In, Out]
@@ -130,6 +140,7 @@ class RemoteTool(Generic[In, Out]):
     lookup: Callable[[RemoteContext, In], Awaitable[Landed[Out] | NotLanded | Unknown]] | None = None
     compensate: Callable[[RemoteContext, In, Out | None], Awaitable[Compensated]] | None = None
     cancel_by_key: Callable[[RemoteContext, In], Awaitable[Landed[Out] | NotLanded | Unknown]] | None = None
+    verify: Callable[[RemoteContext, In, Out], Awaitable[WorldMoved | None]] | None = None
 
 
 AnyRemoteTool = RemoteTool[Any, Any]

@@ -12,7 +12,7 @@ from itertools import pairwise
 
 from contracts.base import JsonObject, JsonValue, as_array, as_object
 from contracts.graph import Node, direct_needs, ordered
-from contracts.intent import FROM, binding_of
+from contracts.intent import FALLBACK, FROM, binding_of
 from contracts.keys import canonical_json
 from contracts.shape import shape_of
 
@@ -56,14 +56,24 @@ def canonical_form(nodes: Sequence[Node]) -> Canonical:
     return Canonical(form(identity), form(stated), positions)
 
 
+_OTHERWISE = f"${FALLBACK}"
+"""Where a fallback stands among the arguments of its step: no argument has such a name."""
+
+
 def _stated(node: Node) -> JsonObject:
     stated: JsonObject = shape_of(node.contract.input).without_defaults(node.arguments)
-    return stated
+    if node.fallback is None:
+        return stated
+    return stated | {_OTHERWISE: {"tool": node.fallback.contract.name, "arguments": _stated(node.fallback)}}
 
 
 def _identity(node: Node, arguments: JsonObject) -> JsonObject:
     names = node.contract.identity_fields
-    return arguments if names is None else {key: value for key, value in arguments.items() if key in names}
+    said = {key: value for key, value in arguments.items() if names is None or key in names}
+    if node.fallback is None:
+        return said
+    otherwise: JsonObject = arguments[_OTHERWISE]
+    return said | {_OTHERWISE: otherwise | {"arguments": _identity(node.fallback, otherwise["arguments"])}}
 
 
 def _positioned(arguments: JsonObject, positions: Mapping[str, int]) -> JsonObject:
@@ -156,10 +166,19 @@ def _links(
     for node in nodes:
         for need in direct[node.step_id]:
             yield need, node.step_id, (), ()
-        for binding in node.bindings:
-            if binding.target[0] in arguments[node.step_id]:
-                operand = () if binding.operand is None else (binding.operand,)
-                yield binding.step_id, node.step_id, tuple(map(str, (*binding.target, *operand))), binding.source
+        yield from _fed(node, node, arguments[node.step_id], ())
+        if node.fallback is not None:
+            otherwise = arguments[node.step_id][_OTHERWISE]["arguments"]
+            yield from _fed(node, node.fallback, otherwise, (_OTHERWISE,))
+
+
+def _fed(
+    node: Node, call: Node, arguments: JsonObject, at: tuple[str, ...]
+) -> Iterator[tuple[str, str, tuple[str, ...], tuple[str, ...]]]:
+    for binding in call.bindings:
+        if binding.target[0] in arguments:
+            operand = () if binding.operand is None else (binding.operand,)
+            yield binding.step_id, node.step_id, (*at, *map(str, (*binding.target, *operand))), binding.source
 
 
 def _ranked(values: Mapping[str, JsonValue]) -> Ranks:

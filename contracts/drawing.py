@@ -30,7 +30,7 @@ _CHIPS: Final = (
 )
 _DOT: Final = 7
 _COLOURS: Final = (
-    ("on", {Way.FORWARD}),
+    ("on", {Way.FORWARD, Way.INSTEAD, Way.FIRST}),
     ("back", {Way.BACK, Way.BACK_WITH}),
     ("rest", {Way.STUCK, Way.HELD, Way.HELD_BACK, Way.HALTED}),
 )
@@ -82,6 +82,7 @@ def mermaid(proof: Proof) -> str:
         told.append(f"  s{number}{left}{text}{right}:::{_kind(step)}")
     told += [f"  s{early} --> s{late}" for early, late in _edges(proof)]
     told += [f"  s{late} -. undone before .-> s{early}" for early, late in _backs(proof)]
+    told += [f"  s{first} -. if it does not land .-> s{other}" for first, other in _instead(proof)]
     index = {step.step_id: number for number, step in enumerate(proof.steps)}
     told += [f"  s{index[one]} -. later one first .- s{index[other]}" for one, other in proof.ties]
     told += [
@@ -165,11 +166,20 @@ def _lines(proof: Proof, places: Sequence[_Place], name: str) -> Iterator[str]:
         yield _curve("forth", places[early], places[late], 0, f"{name}-forth")
     for early, late in backs:
         yield _curve("way-back", places[late], places[early], -30, f"{name}-back")
+    for step, fallback in _instead(proof):
+        start, end = places[step], places[fallback]
+        yield f'<path class="forth" stroke-dasharray="5 4" d="{_across(start, end)}" marker-end="url(#{name}-forth)"/>'
     index = {step.step_id: number for number, step in enumerate(proof.steps)}
     for one, other in proof.ties:
         a, b = places[index[one]], places[index[other]]
         middle, low = (a.middle + b.middle) / 2, max(a.below, b.below) + 26
         yield f'<path class="tie" d="M{a.middle:g} {a.below:g}Q{middle:g} {low:g} {b.middle:g} {b.below:g}"/>'
+
+
+def _across(start: _Place, end: _Place) -> str:
+    """Go from one card to the one beside it; to another row where a long one was broken."""
+    x1, x2 = (start.x + CARD[0], end.x) if end.x > start.x else (start.x, end.x + CARD[0])
+    return f"M{x1:g} {start.y + CARD[1] / 2:g}L{x2:g} {end.y + CARD[1] / 2:g}"
 
 
 def _curve(kind: str, start: _Place, end: _Place, shift: float, tip: str) -> str:
@@ -234,11 +244,18 @@ def _edges(proof: Proof) -> list[tuple[int, int]]:
     """Pair each step with what it waits for, without what another need implies."""
     order = proof.order
     return [
-        (need, number)
+        (place, number)
         for number, needs in enumerate(order.needs)
         for need in bits(needs)
         if not any(order.before[other] >> need & 1 for other in bits(needs))
+        for place in bits(order.places[need])
     ]
+
+
+def _instead(proof: Proof) -> list[tuple[int, int]]:
+    """Pair each step with its fallback."""
+    index = {step.step_id: number for number, step in enumerate(proof.steps)}
+    return [(index[step.stands_for], index[step.step_id]) for step in proof.steps if step.stands_for is not None]
 
 
 def _backs(proof: Proof) -> list[tuple[int, int]]:
@@ -257,7 +274,7 @@ def _backs(proof: Proof) -> list[tuple[int, int]]:
 
 def _is_past(proof: Proof, number: int) -> bool:
     """True when the step runs only after the pivot."""
-    return bool(proof.order.before[number] & proof.order.irreversible)
+    return proof.order.is_past(number)
 
 
 def _kind(step: ProvedStep) -> str:
@@ -276,6 +293,8 @@ def _tag(step: ProvedStep, *, past: bool = False) -> str:
 
 def _told(step: ProvedStep) -> str:
     after = f"after {', '.join(step.needs)}" if step.needs else "first"
+    if step.stands_for is not None:
+        after = f"only if {step.stands_for} certainly does not land"
     undone = f"; undone: {step.undone_by}" if step.undone_by else ""
     return f"{step.step_id}: {step.tool}, {after}, {_tag(step)}{undone}"
 

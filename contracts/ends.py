@@ -52,6 +52,10 @@ class Way(StrEnum):
     """The step did not land; what landed before is compensated."""
     BACK_WITH = "BACK_WITH"
     """The step landed; it is compensated with what landed before."""
+    INSTEAD = "INSTEAD"
+    """The step certainly did not land: its fallback does, and all others with it."""
+    FIRST = "FIRST"
+    """The fallback had not begun: the step that it stands for is run again, and lands this time."""
     STUCK = "STUCK"
     """There is no way back any more: all that does not wait for the step lands, then a person is called."""
     HELD = "HELD"
@@ -94,9 +98,14 @@ NEVER_UNKNOWN: Final = {
     Settling.READING: "it only reads: nothing can have landed",
 }
 UNKNOWN: Final = "OUTCOME_UNKNOWN"
+_NO: Final = frozenset({Way.BACK, Way.STUCK})
 _RESTING: Final = (Way.HELD, Way.HELD_BACK, Way.HALTED)
 _WHEN: Final = {
     (Fault.REFUSED, Way.BACK): "it says no, or may not run any more",
+    (Fault.REFUSED, Way.INSTEAD): "it says no, and its fallback runs",
+    (Fault.CRASH, Way.FIRST): "its step is not fenced yet: it is run again, and lands this time",
+    (Fault.CRASH, Way.INSTEAD): "it certainly did not land, and its fallback runs",
+    (Fault.UNKNOWN_NOT_LANDED, Way.INSTEAD): "it is certain, and its fallback runs",
     (Fault.REFUSED, Way.STUCK): "it may not run any more, or its attempts run out",
     (Fault.CRASH, Way.FORWARD): "it is run again under its key, or its answer is found",
     (Fault.CRASH, Way.BACK): "it certainly did not land and may not be sent again",
@@ -125,6 +134,26 @@ def settling_of(contract: AnyContract) -> Settling:
         Idempotency.LOOKUP: Settling.LOOKED_UP,
         Idempotency.NONE: Settling.NOBODY_KNOWS,
     }[contract.idempotency]
+
+
+def with_fallback(faults: Ways) -> Ways:
+    """Add the way of a fallback wherever it gets certain, on the way forward, that the step did not land.
+
+    The other ways stay: there are refusals that no other call helps against.
+    """
+    return MappingProxyType(
+        {
+            fault: _in_order({*taken, Way.INSTEAD}) if fault is not Fault.CANCEL and _NO & {*taken} else taken
+            for fault, taken in faults.items()
+        }
+    )
+
+
+def of_fallback(faults: Ways) -> Ways:
+    """Add what a crash may do before the fallback has shut the key of its step: the step has its turn again."""
+    return MappingProxyType(
+        {fault: _in_order({*taken, Way.FIRST}) if fault is Fault.CRASH else taken for fault, taken in faults.items()}
+    )
 
 
 @lru_cache(maxsize=64)
@@ -174,12 +203,21 @@ def ends_of(  # noqa: PLR0917 - where, which step, which fault
 def _end(order: Order, landed: Mask, number: int, fault: Fault, way: Way) -> End:
     itself, when = 1 << number, _WHEN[fault, way]
     if way is Way.FORWARD:
-        return End(way=way, when=when, outcome=Outcome.COMMITTED, live=order.names(order.writes))
+        live = order.names(order.writes & order.completed(landed | itself))
+        return End(way=way, when=when, outcome=Outcome.COMMITTED, live=live)
+    if way in (Way.INSTEAD, Way.FIRST):
+        live = order.names(order.writes & order.completed(landed | order.places[number] & ~itself))
+        return End(way=way, when=when, outcome=Outcome.COMMITTED, live=live)
     if way is Way.STUCK:
-        live = order.names(order.writes & ~itself & ~order.after[number])
+        live = order.names(_others(order, landed, number))
         return End(way=way, when=when, outcome=Outcome.PARKED, parked=ParkReason.STUCK_AFTER_PIVOT.value, live=live)
     undone = order.undo(landed | itself if way is Way.BACK_WITH else landed)
     return End(way=way, when=when, outcome=Outcome.COMPENSATED if undone else Outcome.NOT_APPLIED, undone=undone)
+
+
+def _others(order: Order, landed: Mask, number: int) -> Mask:
+    """All writes that do not wait for a step, nor stand in its place."""
+    return order.writes & order.completed(landed) & ~order.places[number] & ~order.after[number]
 
 
 def _held(  # noqa: PLR0917 - as above
@@ -193,7 +231,7 @@ def _held(  # noqa: PLR0917 - as above
     itself = 1 << number
     kept, gone = landed, 0
     if way is Way.HELD:
-        kept = order.writes & ~itself & ~order.after[number]
+        kept = _others(order, landed, number)
     elif way is Way.HELD_BACK:
         kept, grown = 0, itself
         while kept != grown:

@@ -1,11 +1,13 @@
 """The one shape of every answer, at every door."""
 
+from collections.abc import Iterator
 from enum import StrEnum
 
 from pydantic import Field
 
 from contracts.base import JsonObject, Record
 from contracts.errors import ErrorInfo
+from contracts.intent import FALLBACK_SUFFIX
 from contracts.reasons import EffectOutcome, Reason
 
 
@@ -69,6 +71,9 @@ class StepState(StrEnum):
     PARKED = "PARKED"
 
 
+_NOT_BEGUN = (StepState.PLANNED, StepState.AWAITING_APPROVAL, StepState.SUPERSEDED)
+
+
 class StepReport(Record):
     """What became of one step; `residue` is what its compensation could not restore."""
 
@@ -81,6 +86,8 @@ class StepReport(Record):
     output: JsonObject | None = None
     residue: str | None = None
     error: ErrorInfo | None = None
+    warnings: tuple[str, ...] = ()
+    """What reading it back found, where others may have been there since."""
 
 
 class IntentReport(Record):
@@ -149,6 +156,9 @@ class Envelope(Record):
 def intent_envelope(report: IntentReport, error: ErrorInfo | None, meta: Meta) -> Envelope:
     """Answer for an intent: COMMITTED 200, waiting or parked 202, else the status of its first reason."""
     data: JsonObject = report.model_dump(mode="json")
+    found = [f"{step.step_id}: {said}" for step in report.steps for said in step.warnings]
+    if warnings := (*meta.warnings, *_fell_back(report), *found):
+        meta = meta.model_copy(update={"warnings": warnings})
     if report.outcome is Outcome.COMMITTED:
         return Envelope(status_code=200, status=Status.SUCCESS, data=data, meta=meta)
     if not report.outcome.is_final:
@@ -161,6 +171,17 @@ def intent_envelope(report: IntentReport, error: ErrorInfo | None, meta: Meta) -
         }
     )
     return Envelope(status_code=left.code.status_code, status=Status.ERROR, data=data, error=left, meta=meta)
+
+
+def _fell_back(report: IntentReport) -> Iterator[str]:
+    """Tell of each fallback that was used why, and how it stands."""
+    by_id = {step.step_id: step for step in report.steps}
+    for step_id, step in by_id.items():
+        first = by_id.get(step_id.removesuffix(FALLBACK_SUFFIX))
+        if step is first or first is None or step.state in _NOT_BEGUN:
+            continue
+        why = f" ({first.error.code})" if first.error is not None else ""
+        yield f"{first.step_id}: {first.tool} did not land{why}; its fallback {step.tool} is {step.state}"
 
 
 def error_envelope(error: ErrorInfo, meta: Meta | None = None) -> Envelope:

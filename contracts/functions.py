@@ -81,6 +81,16 @@ def _sum_range(ranges: Sequence[Range]) -> Range:
     return _total([low for low, _ in ranges]), _total([high for _, high in ranges])
 
 
+def widest(ranges: Sequence[Range]) -> Range:
+    """Span all of these, whichever it is."""
+    lows, highs = [low for low, _ in ranges], [high for _, high in ranges]
+    known = [low for low in lows if low is not None], [high for high in highs if high is not None]
+    return (
+        min(known[0]) if len(known[0]) == len(lows) else None,
+        max(known[1]) if len(known[1]) == len(highs) else None,
+    )
+
+
 def _least_range(ranges: Sequence[Range]) -> Range:
     lows = [low for low, _ in ranges if low is not None]
     highs = [high for _, high in ranges if high is not None]

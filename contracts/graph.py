@@ -36,6 +36,8 @@ class Node:
     arguments: JsonObject
     needs: tuple[str, ...]
     bindings: tuple[Binding, ...]
+    fallback: "Node | None" = None
+    """What may stand for it; it has the same needs."""
 
 
 def ordered(nodes: Sequence[W], rank: Mapping[str, int] | None = None) -> list[W]:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from contracts.base import JsonObject
 from contracts.errors import Phase, SagaError
-from contracts.intent import STEPS_MAX
+from contracts.intent import FALLBACK, STEPS_MAX
 from contracts.keys import digest
 from contracts.plan import Plan
 from contracts.problems import problem_at
@@ -40,6 +40,9 @@ def grow(plan: Plan, step: JsonObject, registry: Registry, *, final: bool) -> Gr
     if "needs" in step:
         message = "Steps of an open intent come one after another; leave `needs` out."
         raise refusal(Reason.ARGUMENTS_INVALID, [problem_at(("needs",), "unknown_field", message, "nothing", None)])
+    if FALLBACK in step:
+        message = "A step of an open intent has no fallback: whether it landed is known before the next one is added."
+        raise refusal(Reason.ARGUMENTS_INVALID, [problem_at((FALLBACK,), "unknown_field", message, "nothing", None)])
     before = [
         {"step_id": one.step_id, "tool": one.tool, "arguments": one.arguments, "needs": list(one.needs)}
         for one in plan.steps

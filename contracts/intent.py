@@ -15,6 +15,10 @@ REFERENCE_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._:#-]{0,127}$"
 BINDING_PATTERN: Final = re.compile(r"^([a-z][a-z0-9_]{0,47})\.([a-z][a-z0-9_]{0,47}(?:\.[a-z][a-z0-9_]{0,47}){0,3})$")
 FROM: Final = "$from"
 """The key that makes an object a binding."""
+FALLBACK: Final = "fallback"
+FALLBACK_SUFFIX: Final = f".{FALLBACK}"
+PLANNED_STEP_PATTERN: Final = r"^[a-z][a-z0-9_]{0,47}(\.fallback)?$"
+"""Ids of the steps of a plan: those that were posted, and their fallbacks."""
 FN: Final = "$fn"
 """The key that makes an object a named function of bindings."""
 OF: Final = "of"
@@ -29,6 +33,13 @@ StepId = Annotated[str, Field(pattern=STEP_ID_PATTERN, examples=["freeze"])]
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 
 
+class Fallback(Contract):
+    """Another call that may stand for a step, once it is certain that the step never lands."""
+
+    tool: Annotated[str, Field(pattern=TOOL_PATTERN, examples=["charge_bank_card@1"])]
+    arguments: Annotated[JsonObject, Field(examples=[{"amount_cents": 12_500, "currency": "EUR"}])]
+
+
 class StepRequest(Contract):
     """One tool call. `needs` missing means: after the step before it; `[]` means: independent."""
 
@@ -36,6 +47,7 @@ class StepRequest(Contract):
     tool: Annotated[str, Field(pattern=TOOL_PATTERN, examples=["freeze_account_funds@1"])]
     arguments: Annotated[JsonObject, Field(examples=[{"amount_cents": 12_500, "currency": "EUR"}])]
     needs: Annotated[tuple[StepId, ...], Field(max_length=STEPS_MAX, strict=False, examples=[["freeze"]])] | None = None
+    fallback: Fallback | None = None
 
 
 class Intent(Contract):

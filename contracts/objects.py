@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, Self
 
 from contracts.base import JsonObject, JsonValue, as_object
 from contracts.functions import is_bound
@@ -43,6 +43,10 @@ class Call(Ordered, Protocol):
     @property
     def late(self) -> tuple[str, ...]:
         """Arguments that it is graded by once they are known."""
+        ...
+
+    def in_place(self) -> Self:
+        """Give the same call under the id of the step that it stands for."""
         ...
 
 

@@ -1,5 +1,6 @@
 """The plan: an admitted intent with all that its saga will need, so that the workflow reads nothing else."""
 
+from collections.abc import Iterable
 from functools import cached_property
 from typing import Any, Self
 
@@ -31,6 +32,8 @@ class PlannedStep(Record):
     patience_seconds: int = 0
     cancel_by_key: bool = False
     locks: tuple[PlannedLock, ...] = ()
+    stands_for: str | None = None
+    """The step whose fallback it is."""
     late: tuple[str, ...] = ()
     """Arguments that are graded when they are known: until then level and duty are the least that they can be."""
 
@@ -38,6 +41,10 @@ class PlannedStep(Record):
     def late_sources(self) -> frozenset[str]:
         """Steps that have to be done before this one is graded late; none when it was graded at admission."""
         return late_sources(self.arguments, self.late) if self.late else frozenset()
+
+    def in_place(self) -> Self:
+        """Give the same call under the id of the step that it stands for."""
+        return self.model_copy(update={"step_id": self.stands_for or self.step_id, "stands_for": None})
 
     @property
     def is_remote(self) -> bool:
@@ -98,12 +105,24 @@ class Plan(Record):
         for step in said["steps"]:
             if not step["late"]:  # a plan without late steps is the plan that it was before there were any
                 del step["late"]
+            if step["stands_for"] is None:  # so is one without fallbacks
+                del step["stands_for"]
         return digest(said)
 
     def changed(self, **changes: Any) -> "Plan":  # noqa: ANN401 - fields
         """Replace fields; unlike `model_copy` nothing that was worked out from the old ones is kept."""
         fields = {name: getattr(self, name) for name in type(self).model_fields}
         return Plan(**fields | changes)
+
+    @cached_property
+    def fallbacks(self) -> dict[str, str]:
+        """Ids of fallbacks, by the step that each may stand for."""
+        return {step.stands_for: step.step_id for step in self.steps if step.stands_for is not None}
+
+    def stood_for(self, landed: Iterable[str]) -> list[str]:
+        """Name the steps that are done when these landed, sorted: a fallback stands for its step."""
+        steps = {other: step_id for step_id, other in self.fallbacks.items()}
+        return sorted(steps.get(step_id, step_id) for step_id in landed)
 
     @property
     def level(self) -> int:
@@ -162,7 +181,8 @@ class Plan(Record):
         """For each step all steps that build on it, directly or through others."""
         found: dict[str, frozenset[str]] = {}
         for step in reversed(self.steps):
-            direct = [other.step_id for other in self.steps if step.step_id in other.needs]
+            known_as = step.stands_for or step.step_id
+            direct = [other.step_id for other in self.steps if known_as in other.needs]
             found[step.step_id] = frozenset(direct).union(*(found[other] for other in direct))
         return found
 

@@ -11,6 +11,7 @@ from typing import Final
 
 from contracts.base import as_array
 from contracts.errors import Phase, SagaError
+from contracts.fallback import fallback_id, line, lines
 from contracts.graph import ancestors_of
 from contracts.intent import Caller, OpenIntent, binding_of
 from contracts.late import DRAWING, makes
@@ -58,13 +59,12 @@ def plan_for(
     `alike`: for each step that was done before under another key, the intent that did it; a person has to say that it
     is meant a second time.
     """
-    world = _World(proposal.steps, proposal.caller, objects, policy)
     plan = Plan(
         intent_key=proposal.intent_key,
         intent_id=proposal.intent_id,
         caller=proposal.caller,
         session_id=proposal.intent.session_id,
-        steps=tuple(world.planned(step, proposal.intent.occurrence, alike) for step in proposal.steps),
+        steps=_planned(proposal, objects, policy, alike),
         policy_digest=policy.digest,
         approval_valid_seconds=policy.approval_valid_seconds,
         deadline_seconds=policy.intent_deadline_seconds,
@@ -80,6 +80,32 @@ def plan_for(
     return plan
 
 
+def _planned(proposal: Proposal, objects: Objects, policy: Policy, alike: Mapping[str, str]) -> tuple[PlannedStep, ...]:
+    """Plan every line; a step has the highest level and duty that it has in any."""
+    found: dict[str, PlannedStep] = {}
+    for fallen, steps in lines(proposal.steps):
+        world = _World(steps, proposal.caller, objects, policy)
+        for step in steps:
+            is_other = step.step_id in fallen
+            step_id = fallback_id(step.step_id) if is_other else step.step_id
+            planned = world.planned(step, proposal.intent.occurrence, alike.get(step_id))
+            if is_other:
+                planned = planned.model_copy(update={"step_id": step_id, "stands_for": step.step_id})
+            found[step_id] = _stricter(found.get(step_id), planned)
+    return tuple(found[step.step_id] for step in proposal.steps)
+
+
+def _stricter(one: PlannedStep | None, other: PlannedStep) -> PlannedStep:
+    if one is None:
+        return other
+    changes = {
+        "level": max(one.level, other.level),
+        "duty": max(one.duty, other.duty, key=_rank),
+        "because": tuple(dict.fromkeys((*one.because, *other.because))),
+    }
+    return one.model_copy(update=changes)
+
+
 def plan_added(
     steps: Sequence[ProposedStep], *, caller: Caller, objects: Objects, policy: Policy, alike: Mapping[str, str]
 ) -> PlannedStep:
@@ -90,7 +116,7 @@ def plan_added(
     world = _World(steps, caller, objects, policy)
     for step in steps[:-1]:
         world.count(step)
-    return world.planned(steps[-1], 1, alike)
+    return world.planned(steps[-1], 1, alike.get(steps[-1].step_id))
 
 
 def check_askable(step_id: str, duty: Duty, because: tuple[str, ...]) -> None:
@@ -120,12 +146,18 @@ def grade_late(
     show already; `earlier` is the intent that did the same before. The amount is all that the plan moves as far as it
     is known, whatever runs first: of two steps that together are large at least the one that is graded later asks.
     """
+    fallen = {
+        each.stands_for for each in steps if each.stands_for and (each.step_id in over or each.step_id == step.step_id)
+    }
+    done = {each.stands_for or each.step_id for each in steps if each.step_id in over}
+    itself = step.stands_for or step.step_id
+    steps = line(steps, fallen)
     whole = _World(steps, caller, objects, policy)
     for each in steps:
         whole.count(each)
     left = _World(steps, caller, objects, policy)
-    crossings = [found for each in steps if each.step_id not in over for found in left.crossed(each, step.step_id)]
-    known = next(each for each in steps if each.step_id == step.step_id)
+    crossings = [found for each in steps if each.step_id not in done for found in left.crossed(each, itself)]
+    known = next(each for each in steps if each.step_id == itself)
     graded = grade(known.contract, whole.inputs(known, crossings, together="the other steps of the plan"), policy)
     least = Duty.NONE if earlier is None else Duty.ONE
     duty = max(step.duty, graded.duty, least, key=_rank)
@@ -150,8 +182,8 @@ class _World:
         self._sums: dict[str | None, int] = {}
         self._covered: dict[tuple[str, str | None], int] = {}
 
-    def planned(self, step: ProposedStep, occurrence: int, alike: Mapping[str, str]) -> PlannedStep:
-        """Plan one step; the steps before it have been planned."""
+    def planned(self, step: ProposedStep, occurrence: int, earlier: str | None) -> PlannedStep:
+        """Plan one step, which intent `earlier` did before; the steps before it have been planned."""
         contract = step.contract
         crossings = self.crossed(step, step.step_id)
         self.count(step)
@@ -160,7 +192,7 @@ class _World:
         repeated = contract.writes and occurrence > 1 and graded.level >= LEVEL_ASKED_WHEN_REPEATED
         if repeated and duty is Duty.NONE:
             duty, because = Duty.ONE, (*because, f"occurrence {occurrence} of the same intent")
-        if (earlier := alike.get(step.step_id)) is not None:
+        if earlier is not None:
             duty, because = max(duty, Duty.ONE, key=_rank), (*because, _repeats(earlier))
         return PlannedStep(
             step_id=step.step_id,

@@ -29,10 +29,18 @@ class Ordered(Waiting, Protocol):
         """True when nothing before it may be compensated once it landed."""
         ...
 
+    @property
+    def stands_for(self) -> str | None:
+        """The step whose fallback it is."""
+        ...
+
 
 @dataclass(frozen=True)
 class Order:
-    """Who waits for whom, through any number of steps; all sets are masks, in the plan's order."""
+    """Who waits for whom, through any number of steps; all sets are masks, in the plan's order.
+
+    `needs` names steps and never their fallbacks, which land in their place; `before` and `after` name both.
+    """
 
     step_ids: tuple[str, ...]
     needs: tuple[Mask, ...]
@@ -40,6 +48,9 @@ class Order:
     after: tuple[Mask, ...]
     writes: Mask
     irreversible: Mask
+    places: tuple[Mask, ...]
+    """For each step itself and whatever else may land in its place."""
+    fallbacks: Mask
 
     @classmethod
     def of(cls, steps: Sequence[Ordered]) -> "Order":
@@ -48,9 +59,13 @@ class Order:
         needs = tuple(mask_of(index[need] for need in step.needs) for step in steps)
         before = list(needs)
         after = [0] * len(steps)
+        places = [1 << number for number in range(len(steps))]
+        for number, step in enumerate(steps):
+            if step.stands_for is not None:
+                places[number] = places[index[step.stands_for]] = 1 << number | 1 << index[step.stands_for]
         for number, direct in enumerate(needs):
             for need in bits(direct):
-                before[number] |= before[need]
+                before[number] |= before[need] | places[need]
             for earlier in bits(before[number]):
                 after[earlier] |= 1 << number
         return cls(
@@ -60,6 +75,8 @@ class Order:
             after=tuple(after),
             writes=mask_of(number for number, step in enumerate(steps) if step.writes),
             irreversible=mask_of(number for number, step in enumerate(steps) if step.is_pivot),
+            places=tuple(places),
+            fallbacks=mask_of(number for number, step in enumerate(steps) if step.stands_for is not None),
         )
 
     @property
@@ -67,11 +84,25 @@ class Order:
         """All steps."""
         return (1 << len(self.step_ids)) - 1
 
+    def met(self, landed: Mask) -> Mask:
+        """These, and all in whose place one of them landed."""
+        return landed if not self.fallbacks else mask_of(bit for n in bits(landed) for bit in bits(self.places[n]))
+
+    def completed(self, landed: Mask) -> Mask:
+        """All that has landed in the end: these, and of all other places the step itself."""
+        return landed | self.whole & ~self.fallbacks & ~self.met(landed)
+
     def startable(self, landed: Mask) -> Iterator[int]:
-        """Number the steps that may run when exactly these have landed."""
+        """Number the steps that may run when exactly these have landed; of a fallback its step did not."""
+        met = self.met(landed)
         for number, needs in enumerate(self.needs):
-            if not landed >> number & 1 and not needs & ~landed:
+            if not met >> number & 1 and not needs & ~met:
                 yield number
+
+    def is_past(self, number: int) -> bool:
+        """True when a step runs only after something that cannot be undone, whichever way the plan goes."""
+        final = self.before[number] & self.irreversible
+        return any(not self.places[other] & ~self.irreversible for other in bits(final))
 
     def names(self, steps: Mask) -> tuple[str, ...]:
         """Name the steps, in the plan's order."""
@@ -93,17 +124,33 @@ def prefixes(order: Order, at_most: int = PREFIXES_MAX) -> tuple[tuple[Mask, ...
 
     Of more than `at_most` the smallest and the largest are listed, half of each.
     """
-    rising = list(islice(_sets(order, 0, _grown), at_most + 2))
-    if len(rising) <= at_most + 1:  # the last is the whole plan, in which nothing is left to fail
-        return tuple(rising[:-1]), True
+    rising = list(islice(_unfinished(order, _sets(order, (0,), _grown)), at_most + 1))
+    if len(rising) <= at_most:
+        return tuple(rising), True
     half = at_most // 2
-    falling = list(islice(_sets(order, order.whole, _shrunk), 1, half + 1))
+    ends = dict.fromkeys(order.completed(some) for some in _some_of(order.fallbacks))
+    falling = list(islice(_unfinished(order, _sets(order, ends, _shrunk)), half))
     return tuple(dict.fromkeys((*rising[: at_most - half], *reversed(falling)))), False
 
 
-def _sets(order: Order, start: Mask, steps_of: Callable[[Order, Mask], Iterator[Mask]]) -> Iterator[Mask]:
-    """Go through all sets that can be reached from `start`, those nearest to it first."""
-    layer: dict[Mask, None] = {start: None}
+def _unfinished(order: Order, sets: Iterator[Mask]) -> Iterator[Mask]:
+    """Leave out those in which nothing is left to fail."""
+    return (landed for landed in sets if order.met(landed) != order.whole)
+
+
+def _some_of(steps: Mask) -> Iterator[Mask]:
+    """Go through all subsets; the empty one first."""
+    some = 0
+    while True:
+        yield some
+        some = (some - steps) & steps
+        if not some:
+            return
+
+
+def _sets(order: Order, start: Iterable[Mask], steps_of: Callable[[Order, Mask], Iterator[Mask]]) -> Iterator[Mask]:
+    """Go through all sets that can be reached from these, those nearest to them first."""
+    layer: dict[Mask, None] = dict.fromkeys(start)
     while layer:
         yield from layer
         layer = dict.fromkeys(following for mask in layer for following in steps_of(order, mask))

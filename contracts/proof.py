@@ -13,8 +13,21 @@ from pydantic import Field
 
 from contracts.base import Record
 from contracts.checks import Check, Checks, Rule, Verdict
-from contracts.ends import NEVER_UNKNOWN, Fault, Row, Settling, Way, Ways, ends_of, settling_of, ways
+from contracts.ends import (
+    NEVER_UNKNOWN,
+    Fault,
+    Row,
+    Settling,
+    Way,
+    Ways,
+    ends_of,
+    of_fallback,
+    settling_of,
+    ways,
+    with_fallback,
+)
 from contracts.errors import FieldProblem, Phase, SagaError
+from contracts.fallback import lines
 from contracts.objects import Call
 from contracts.plan import Plan
 from contracts.prefixes import Mask, Order, bits, prefixes
@@ -40,6 +53,8 @@ class ProvedStep(Record):
     step_id: str
     tool: str
     needs: tuple[str, ...]
+    stands_for: str | None = None
+    """The step whose fallback it is: it runs once that certainly did not land."""
     side_effect: SideEffect
     may_refuse: bool
     settling: Settling
@@ -75,8 +90,9 @@ class Proof(Record):
 
     @cached_property
     def text(self) -> str:
-        """The proof as it is stored."""
-        return self.model_dump_json()
+        """The proof as it is stored; one without fallbacks is what it was before there were any."""
+        older = {"steps": {"__all__": {"stands_for"}}} if not self.order.fallbacks else None
+        return self.model_dump_json(exclude=older)
 
     @cached_property
     def digest(self) -> str:
@@ -131,13 +147,22 @@ def prove(plan: Plan, contracts: Mapping[str, AnyContract]) -> Proof:
 def prove_steps(intent_id: str, steps: Sequence[Call], contracts: Mapping[str, AnyContract]) -> Proof:
     """Do `prove` for steps of which there is no plan yet; they are in topological order."""
     order = Order.of(steps)
-    checks = Checks(steps, contracts, order).all
+    checks = tuple(_checks(steps, contracts))
     found, complete = prefixes(order)
+    with_one = {step.stands_for for step in steps}
     return Proof(
         intent_id=intent_id,
         sound=all(check.verdict is not Verdict.BROKEN for check in checks),
         checks=checks,
-        steps=tuple(_proved(step, contracts.get(step.tool), has_pivot=order.irreversible != 0) for step in steps),
+        steps=tuple(
+            _proved(
+                step,
+                contracts.get(step.tool),
+                has_pivot=order.irreversible != 0,
+                has_fallback=step.step_id in with_one,
+            )
+            for step in steps
+        ),
         ties=tuple(_ties(steps, order)),
         complete=complete,
         prefixes=found,
@@ -171,19 +196,37 @@ def require_sound(proof: Proof, posted: Sequence[str] = ()) -> None:
     )
 
 
-def _proved(step: Call, contract: AnyContract | None, *, has_pivot: bool) -> ProvedStep:
+def _checks(steps: Sequence[Call], contracts: Mapping[str, AnyContract]) -> Iterator[Check]:
+    """Check every line of the plan; what is so in an earlier one is not said again."""
+    told: set[tuple[Rule, Verdict, tuple[str, ...], str]] = set()
+    for fallen, line in lines(steps):
+        when = f"If {' and '.join(fallen)} {'falls' if len(fallen) == 1 else 'fall'} back: " if fallen else ""
+        for check in Checks(line, contracts, Order.of(line)).all:
+            said = (check.rule, check.verdict, check.path, check.says)
+            if said not in told:
+                told.add(said)
+                yield check.model_copy(update={"says": when + check.says}) if when else check
+
+
+def _proved(step: Call, contract: AnyContract | None, *, has_pivot: bool, has_fallback: bool) -> ProvedStep:
     settling = Settling.NOBODY_KNOWS if contract is None else settling_of(contract)
     drops = contract is not None and contract.cancel_by_key
+    early: Ways = ways(settling, step.side_effect, can_drop=drops, past_pivot=False)
     past: Ways = ways(settling, step.side_effect, can_drop=drops, past_pivot=True) if has_pivot else {}
+    if has_fallback:
+        early, past = with_fallback(early), with_fallback(past)
+    if step.stands_for is not None:
+        early, past = of_fallback(early), of_fallback(past)
     return ProvedStep(
         step_id=step.step_id,
         tool=step.tool,
         needs=step.needs,
+        stands_for=step.stands_for,
         side_effect=step.side_effect,
         may_refuse=step.may_refuse,
         settling=settling,
         undone_by=None if contract is None else contract.compensates_by,
-        faults=dict(ways(settling, step.side_effect, can_drop=drops, past_pivot=False)),
+        faults=dict(early),
         faults_past_pivot=dict(past),
     )
 
@@ -203,5 +246,5 @@ def _ties(steps: Sequence[Call], order: Order) -> Iterator[tuple[str, str]]:
         for name in step.resources if step.writes else ():
             mine |= by_object.get(name, 0)
             by_object[name] = by_object.get(name, 0) | 1 << number
-        for other in bits(mine & ~order.before[number]):
+        for other in bits(mine & ~order.before[number] & ~order.places[number]):
             yield order.step_ids[other], step.step_id

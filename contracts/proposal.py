@@ -5,7 +5,8 @@ row, a key or a workflow exists. What a step's arguments are after it is byte fo
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 from contracts import keys
 from contracts.base import JsonObject
@@ -33,6 +34,12 @@ class ProposedStep:
     bindings: tuple[Binding, ...]
     position: int
     late: tuple[str, ...] = ()
+    stands_for: str | None = None
+    """The step whose fallback it is."""
+
+    def in_place(self) -> Self:
+        """Give the same call under the id of the step that it stands for."""
+        return replace(self, step_id=self.stands_for or self.step_id, stands_for=None)
 
     @property
     def tool(self) -> str:
@@ -159,20 +166,26 @@ def propose(
 
 
 def proposed_steps(nodes: Sequence[Node], positions: Mapping[str, int]) -> tuple[ProposedStep, ...]:
-    """Make steps of what was read, in the order of `nodes`."""
-    contracts = {node.step_id: node.contract for node in nodes}
-    return tuple(
-        ProposedStep(
-            step_id=node.step_id,
-            contract=node.contract,
-            arguments=node.arguments,
-            needs=node.needs,
-            bindings=node.bindings,
-            position=positions[node.step_id],
-            late=late_arguments(node.contract, node.arguments, contracts),
-        )
-        for node in nodes
-    )
+    """Make steps of what was read, in the order of `nodes`, each with its fallback behind it."""
+    firsts = {node.step_id: node.contract for node in nodes}
+    others = firsts | {node.step_id: node.fallback.contract for node in nodes if node.fallback is not None}
+    found: list[ProposedStep] = []
+    for node in nodes:
+        for call in (node,) if node.fallback is None else (node, node.fallback):
+            late = [late_arguments(call.contract, call.arguments, contracts) for contracts in (firsts, others)]
+            found.append(
+                ProposedStep(
+                    step_id=call.step_id,
+                    contract=call.contract,
+                    arguments=call.arguments,
+                    needs=call.needs,
+                    bindings=call.bindings,
+                    position=positions[node.step_id],
+                    late=tuple(sorted({*late[0], *late[1]})),
+                    stands_for=None if call is node else node.step_id,
+                )
+            )
+    return tuple(found)
 
 
 def _propose_open(model: OpenIntent, caller: Caller, business_reference: str | None) -> Proposal:

@@ -8,13 +8,15 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from contracts.base import JsonObject, JsonValue, as_array, as_object, items_of
+from contracts.base import JsonObject, JsonValue, as_array, as_object
 from contracts.binding import Binding, bindings_of
 from contracts.errors import FieldProblem, SagaError
+from contracts.fallback import FALLBACKS_MAX, fallback_id
+from contracts.faulty import informed_of, readable
 from contracts.fit import misfit, operand_misfit, promised, result_misfit, source_place
-from contracts.functions import FUNCTIONS, OPERANDS_MAX, OPERANDS_MIN, Range, expression_of
+from contracts.functions import FUNCTIONS, OPERANDS_MAX, OPERANDS_MIN, Range, expression_of, widest
 from contracts.graph import Node, cycle_of
-from contracts.intent import FN, FROM, OF, STEP_ID_PATTERN, STEPS_MAX, Intent, OpenIntent
+from contracts.intent import FALLBACK, FN, FROM, OF, STEP_ID_PATTERN, STEPS_MAX, Intent, OpenIntent
 from contracts.problems import field_problems, informed, problem_at
 from contracts.reasons import Reason
 from contracts.registry import Registry
@@ -22,9 +24,7 @@ from contracts.shape import Place, shape_of
 from contracts.tool import AnyContract
 from contracts.wire import (
     BODY_BYTES_MAX,
-    INTEGER_MAX,
     PROBLEMS_MAX,
-    Fault,
     Path,
     faults,
     path_text,
@@ -49,10 +49,10 @@ def read_intent(given: JsonObject, registry: Registry) -> tuple[Intent, list[Nod
     Raises: SagaError, phase validation, with every wrong field, at most `PROBLEMS_MAX`.
     """
     found = faults(given)
-    told = [_informed(fault, given, registry) for fault in found]
+    told = [informed_of(fault, given, registry) for fault in found]
     if any(fault.is_malformed for fault in found):
         raise refusal(Reason.BODY_MALFORMED, told)
-    reading = _Reading(_readable(given) if found else given, registry, frozenset(fault.path for fault in found))
+    reading = _Reading(readable(given) if found else given, registry, frozenset(fault.path for fault in found))
     intent, nodes = reading.read()
     problems = [*told, *reading.problems]
     if intent is None or problems:
@@ -70,7 +70,7 @@ def read_open(given: JsonObject) -> OpenIntent:
         raise refusal(Reason.BODY_MALFORMED, told)
     paths = {fault.path for fault in found}
     try:
-        intent = OpenIntent.model_validate_json(_text(_readable(given) if found else given))
+        intent = OpenIntent.model_validate_json(_text(readable(given) if found else given))
     except ValidationError as error:
         told += field_problems(error, shape, given, skip=paths.__contains__)
         raise refusal(Reason.ARGUMENTS_INVALID, told) from None
@@ -90,10 +90,18 @@ class _Step:
     needs: list[JsonValue] | None
     bindings: tuple[Binding, ...] = ()
     malformed: tuple[Path, ...] = ()
+    place: Path = ()
+    """Where its fallback stands inside the step; nothing for the step itself."""
+    fallback: "_Step | None" = None
 
     def at(self, *path: str | int) -> Path:
         """Place a path of the step inside the whole intent."""
-        return ("steps", self.index, *path)
+        return ("steps", self.index, *self.place, *path)
+
+    @property
+    def calls(self) -> "tuple[_Step, ...]":
+        """Itself and its fallback: whatever runs is all the same to others."""
+        return (self,) if self.fallback is None else (self, self.fallback)
 
 
 class _Reading:
@@ -120,9 +128,11 @@ class _Reading:
                     step.at("step_id"), "duplicate_step_id", message, "an id of its own", f"step_{step.index + 1}"
                 )
         for step in steps:
-            self._check_arguments(step)
-            self._check_bindings(step, by_id)
+            for call in step.calls:
+                self._check_arguments(call)
+                self._check_bindings(call, by_id)
             self._check_needs(step, by_id)
+        self._check_fallbacks(steps)
         if intent is None or self.problems or self._told:
             return intent, []
         nodes = [self._node(step, steps) for step in steps]
@@ -132,28 +142,35 @@ class _Reading:
     def _say(self, path: Path, code: str, message: str, allowed: str, example: JsonValue) -> None:
         self.problems.append(problem_at(path, code, message, allowed, example))
 
-    def _read_step(self, index: int, raw: JsonObject) -> _Step:
+    def _read_step(self, index: int, raw: JsonObject, place: Path = ()) -> _Step:
         arguments, step_id = as_object(raw.get("arguments")), raw.get("step_id")
         bindings, malformed = ((), ()) if arguments is None else bindings_of(arguments)
         if "needs" in raw and raw["needs"] is None:
             message = "null is refused: leave `needs` out to come after the step before, or write [] to be independent."
             self._say(("steps", index, "needs"), "wrong_type", message, "array of step ids, or nothing at all", [])
+        if not place and FALLBACK in raw and raw[FALLBACK] is None:
+            message = "null is refused: leave `fallback` out where a step has none."
+            self._say(("steps", index, FALLBACK), "wrong_type", message, "object, or nothing at all", None)
         needs = as_array(raw.get("needs"))
+        fallback = None if place else as_object(raw.get(FALLBACK))
         return _Step(
             index=index,
             step_id=step_id if isinstance(step_id, str) and _STEP_ID.fullmatch(step_id) else f"#{index}",
-            contract=self._resolve_tool(index, raw.get("tool")),
+            contract=self._resolve_tool(("steps", index, *place, "tool"), raw.get("tool")),
             arguments=arguments,
             needs=None if needs is None else needs[:STEPS_MAX],
             bindings=bindings,
             malformed=malformed,
+            place=place,
+            fallback=None
+            if fallback is None
+            else self._read_step(index, {"step_id": step_id, **fallback}, (FALLBACK,)),
         )
 
-    def _resolve_tool(self, index: int, tool: JsonValue) -> AnyContract | None:
+    def _resolve_tool(self, path: Path, tool: JsonValue) -> AnyContract | None:
         """Find the contract; a tool's name of the wrong form is unknown like any other, with close matches."""
         if not isinstance(tool, str):
             return None
-        path: Path = ("steps", index, "tool")
         try:
             return self._registry.resolve(tool, path=path_text(path))
         except SagaError as error:
@@ -202,14 +219,23 @@ class _Reading:
             if source is None:
                 message = f"The binding {binding.source_text} names no step of this intent."
                 self._say_binding(step, by_id, binding.target, "binding_dangling", message)
-            elif source is step:
-                message = f"The binding {binding.source_text} names the step itself."
+            elif source.index == step.index:
+                why = "the step itself" if not step.place else "the step that did not land when its fallback runs"
+                message = f"The binding {binding.source_text} names {why}."
                 self._say_binding(step, by_id, binding.target, "binding_cycle", message)
-            elif source.contract is not None and step.contract is not None:
-                self._check_fit(step, source.contract, step.contract, binding, by_id)
+            else:
+                self._check_source(step, source, binding, by_id)
         for path in dict.fromkeys(binding.target for binding in step.bindings if binding.operand is not None):
             if len(self.problems) < PROBLEMS_MAX:
                 self._check_result(step, path, by_id)
+
+    def _check_source(self, step: _Step, source: _Step, binding: Binding, by_id: dict[str, _Step]) -> None:
+        """Check that a binding fits whatever runs, the step that it names or its fallback."""
+        for call in source.calls:
+            if call.contract is None or step.contract is None:
+                continue
+            if not self._check_fit(step, call.contract, step.contract, binding, by_id):
+                return
 
     def _check_result(self, step: _Step, path: Path, by_id: dict[str, _Step]) -> None:
         """Check that what a named function can give stands where it is written."""
@@ -224,10 +250,12 @@ class _Reading:
                 ranges.append((operand, operand))
                 continue
             source = by_id.get(operand[0])
-            place = None if source is None or source.contract is None else _output(source.contract, operand[1])
-            if place is None or operand_misfit(place) is not None:
+            calls = () if source is None else source.calls
+            places = [None if call.contract is None else _output(call.contract, operand[1]) for call in calls]
+            found = [promised(place) for place in places if place is not None and operand_misfit(place) is None]
+            if not found or len(found) < len(calls):
                 return  # told of the operand
-            ranges.append(promised(place))
+            ranges.append(widest(found))
         if (why := result_misfit(expression.function.range_of(ranges), target)) is not None:
             message = f"{expression.function.name} does not fit: {why}."
             self._say_binding(step, by_id, path, "binding_misfit", message)
@@ -239,20 +267,25 @@ class _Reading:
         consumer: AnyContract,
         binding: Binding,
         by_id: dict[str, _Step],
-    ) -> None:
+    ) -> bool:
+        """Check one binding against what one tool puts out; False when it was told that it is wrong."""
         output, arguments = shape_of(producer.output, "serialization"), shape_of(consumer.input)
         source, target = source_place(output, binding.source), arguments.at(binding.target, step.arguments)
         if target is None:
-            return  # an unknown field, and told as such
+            return False  # an unknown field, and told as such
         if source is None:
             names = ", ".join(name for name, _ in output.fields(output.root))
             message = f"{producer.wire_name} has no output {'.'.join(binding.source)}; it has: {names}."
             self._say_binding(step, by_id, binding.target, "binding_dangling", message)
-        elif (
+            return False
+        if (
             why := misfit(output, source, arguments, target) if binding.operand is None else operand_misfit(source)
         ) is not None:
-            message = f"{binding.source_text} does not fit: {why}."
+            of = f" of {producer.wire_name}" if len(by_id[binding.step_id].calls) > 1 else ""
+            message = f"{binding.source_text}{of} does not fit: {why}."
             self._say_binding(step, by_id, binding.target, "binding_misfit", message)
+            return False
+        return True
 
     def _say_binding(self, step: _Step, by_id: dict[str, _Step], path: Path, code: str, message: str) -> None:
         """Tell of a wrong binding, with the outputs of earlier steps that would fit, else with a value that would."""
@@ -267,7 +300,7 @@ class _Reading:
             if source.index < step.index and source.contract is not None and _STEP_ID.fullmatch(source.step_id)
             for output in [shape_of(source.contract.output, "serialization")]
             for name, field in output.fields(output.root)
-            if misfit(output, field, shape, target) is None
+            if misfit(output, field, shape, target) is None and _gives(source.fallback, (name,))
         ][:_OFFERS_MAX]
         literal = shape.allowed(target)
         allowed = f"{literal}; or a binding to one of: {', '.join(offers)}" if offers else literal
@@ -292,13 +325,32 @@ class _Reading:
                 continue
             self._say(step.at("needs", number), code, why, allowed, next(iter(others), None))
 
+    def _check_fallbacks(self, steps: list[_Step]) -> None:
+        """Check that there are few, and that each is a write for a write: what only reads is read again."""
+        with_one = [step for step in steps if step.fallback is not None]
+        for step in with_one[FALLBACKS_MAX:]:
+            message = f"At most {FALLBACKS_MAX} steps of an intent have a fallback."
+            self._say(step.at(FALLBACK), "too_many", message, "no fallback here", None)
+        for step in with_one:
+            for call in step.calls:
+                if call.contract is not None and not call.contract.writes:
+                    message = f"{call.contract.wire_name} only reads: it neither has a fallback nor is one."
+                    allowed = "a tool that writes" if call is not step else "no fallback here"
+                    self._say(step.at(FALLBACK), "fallback_reads", message, allowed, None)
+
     def _node(self, step: _Step, steps: list[_Step]) -> Node:
         before = (steps[step.index - 1].step_id,) if step.index else ()
         needs = before if step.needs is None else tuple(step.needs)
-        bound = (binding.step_id for binding in step.bindings)
-        if step.contract is None or step.arguments is None:  # pragma: no cover - a problem was told
+        bound = (binding.step_id for call in step.calls for binding in call.bindings)
+        joined, made = tuple(dict.fromkeys((*needs, *bound))), None
+        for call in reversed(step.calls):
+            if call.contract is None or call.arguments is None:  # pragma: no cover - a problem was told
+                raise AssertionError(step.step_id)
+            step_id = step.step_id if call is step else fallback_id(step.step_id)
+            made = Node(step_id, call.contract, call.arguments, joined, call.bindings, made)
+        if made is None:  # pragma: no cover - a step is a call
             raise AssertionError(step.step_id)
-        return Node(step.step_id, step.contract, step.arguments, tuple(dict.fromkeys((*needs, *bound))), step.bindings)
+        return made
 
     def _check_cycle(self, nodes: list[Node], by_id: dict[str, _Step]) -> None:
         cycle = cycle_of(nodes)
@@ -328,30 +380,9 @@ def _value_at(value: JsonValue, path: Path) -> JsonValue:
     return value
 
 
+def _gives(step: _Step | None, source: tuple[str, ...]) -> bool:
+    return step is None or (step.contract is not None and _output(step.contract, source) is not None)
+
+
 def _output(contract: AnyContract, source: tuple[str, ...]) -> Place | None:
     return source_place(shape_of(contract.output, "serialization"), source)
-
-
-def _informed(fault: Fault, given: JsonObject, registry: Registry) -> FieldProblem:
-    """Say of a value that may not come in what its field would take, where the field is known."""
-    path = fault.path
-    if path[:1] == ("steps",) and path[2:3] == ("arguments",):
-        index = path[1]
-        raw: JsonObject = as_object((as_array(given.get("steps")) or [])[index]) or {} if isinstance(index, int) else {}
-        tool = raw.get("tool")
-        contract = registry.find(tool) if isinstance(tool, str) else None
-        if contract is not None:
-            hidden = path[3:4] != () and path[3] in contract.sensitive_fields
-            return informed(fault, shape_of(contract.input), path[3:], raw.get("arguments"), hidden=hidden)
-    return informed(fault, shape_of(Intent), path, given)
-
-
-def _readable(value: JsonValue) -> JsonValue:
-    """Copy a value with 0 for each number that may not come in, so that the rest can be checked."""
-    if (given := as_object(value)) is not None:
-        return {key: _readable(item) for key, item in items_of(given)}
-    if (items := as_array(value)) is not None:
-        return [_readable(item) for item in items]
-    if isinstance(value, float) or (isinstance(value, int) and not -INTEGER_MAX <= value <= INTEGER_MAX):
-        return 0
-    return value

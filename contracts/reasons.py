@@ -85,6 +85,7 @@ class Reason(StrEnum):
     INTERRUPTED = "INTERRUPTED"
     MISMATCH = "MISMATCH"
     TOO_LATE = "TOO_LATE"
+    WORLD_MOVED = "WORLD_MOVED"
     # Conditions of the world
     IN_PROGRESS = "IN_PROGRESS"
     RESOURCE_LOCKED = "RESOURCE_LOCKED"
@@ -148,6 +149,7 @@ class _Rule(NamedTuple):
 _NEVER, _ONCE, _ALWAYS = Retryable.NEVER, Retryable.ONCE, Retryable.ALWAYS
 _DO = UserAction
 _UNKNOWN = EffectOutcome.UNKNOWN
+_APPLIED = EffectOutcome.APPLIED
 
 _RULES: Final[dict[Reason, _Rule]] = {
     Reason.BODY_MALFORMED: _Rule(
@@ -215,6 +217,9 @@ _RULES: Final[dict[Reason, _Rule]] = {
         409, _NEVER, _DO.CONTACT_SUPPORT, "Tables and plan differ; an operator has to look.", _UNKNOWN
     ),
     Reason.TOO_LATE: _Rule(409, _NEVER, _DO.NONE, "The intent is past the point where this is possible."),
+    Reason.WORLD_MOVED: _Rule(
+        409, _NEVER, _DO.CONTACT_SUPPORT, "It landed, and somebody else has changed it since; look first.", _APPLIED
+    ),
     Reason.IN_PROGRESS: _Rule(409, _ALWAYS, _DO.WAIT, "The same key is being worked on; wait.", _UNKNOWN),
     Reason.RESOURCE_LOCKED: _Rule(423, _ALWAYS, _DO.WAIT, "Another intent holds the object; wait."),
     Reason.KILL_SWITCH_ON: _Rule(503, _ALWAYS, _DO.TRY_LATER, "New effects are switched off; try later."),

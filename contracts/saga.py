@@ -12,7 +12,7 @@ from pydantic import ConfigDict, Field
 from contracts.base import JsonObject, JsonValue, Record
 from contracts.envelope import Cause, IntentReport, Outcome, StepReport
 from contracts.errors import ErrorInfo
-from contracts.intent import INTENT_ID_PATTERN, NAME_PATTERN, STEP_ID_PATTERN
+from contracts.intent import INTENT_ID_PATTERN, NAME_PATTERN, PLANNED_STEP_PATTERN
 from contracts.keys import compensate_key, execute_key
 from contracts.plan import Plan
 from contracts.tool import Duty
@@ -62,6 +62,7 @@ class ParkReason(StrEnum):
     COMPENSATION_REFUSED = "COMPENSATION_REFUSED"
     STUCK_AFTER_PIVOT = "STUCK_AFTER_PIVOT"
     OUTCOME_UNKNOWN = "OUTCOME_UNKNOWN"
+    WORLD_MOVED = "WORLD_MOVED"
 
 
 class Claim(Record):
@@ -164,13 +165,14 @@ class GradeAnswer(Record):
 
 
 class StepResult(Record):
-    """A landed step. `transaction_id` is None for a tool that only reads."""
+    """A landed step. `transaction_id` is None for a tool that only reads; `warnings`: what reading it back found."""
 
     step_id: str
     step_key: str
     transaction_id: int | None = None
     applied_args: JsonObject
     output: JsonObject
+    warnings: tuple[str, ...] = ()
 
 
 class CompensateCall(Record):
@@ -287,7 +289,7 @@ DecisionId = Annotated[str, Field(pattern=NAME_PATTERN)]
 IntentId = Annotated[str, Field(pattern=INTENT_ID_PATTERN)]
 
 
-StepId = Annotated[str, Field(pattern=STEP_ID_PATTERN)]
+StepId = Annotated[str, Field(pattern=PLANNED_STEP_PATTERN)]
 Words = Annotated[str, Field(max_length=500, pattern=r"^[^\x00]*$")]
 """What a person says; no table holds a NUL."""
 

@@ -18,6 +18,7 @@ _FAULTS = {
 }
 _UNKNOWN = (Fault.UNKNOWN_LANDED, Fault.UNKNOWN_NOT_LANDED)
 _NEVER = "-"
+_BY = {Way.INSTEAD: "its fallback", Way.FIRST: "its step after all"}
 
 Line = tuple[str, ...]
 
@@ -48,6 +49,11 @@ def notes(proof: Proof) -> tuple[str, ...]:
         found.append("no outcome is ever unknown: each write is one transaction of our own database")
     if any(step.writes and not step.is_pivot for step in proof.steps):
         found.append("a compensation that is refused, or runs out of attempts, parks the saga for a person")
+    found += [
+        f"{step.step_id} runs only once {step.stands_for} certainly did not land and never can"
+        for step in proof.steps
+        if step.stands_for is not None
+    ]
     if proof.ties:
         pairs = "; ".join(" and ".join(pair) for pair in proof.ties)
         found.append(f"independent steps on one object are undone in the reverse of how they landed: {pairs}")
@@ -64,6 +70,8 @@ def check_text(check: Check) -> str:
 def end_text(end: End) -> str:
     """Write where a saga comes to rest: the outcome, what is undone in which order, what stays."""
     undone = ", then ".join(" and ".join(group) for group in end.undone)
+    if end.way in _BY:
+        return f"{end.outcome.value} by {_BY[end.way]}"
     if end.outcome is not Outcome.PARKED:
         return f"{end.outcome.value} ({undone})" if undone else end.outcome.value
     known = [step_id for step_id in end.live if step_id != end.unknown]
@@ -107,7 +115,7 @@ def _line(proof: Proof, landed: Mask, number: int) -> Line:
 
 def _ends(row: Row) -> str:
     """Write the ends that one fault may have; going on comes first."""
-    ordered = sorted(row.ends, key=lambda end: end.way is not Way.FORWARD)
+    ordered = sorted(row.ends, key=lambda end: end.outcome is not Outcome.COMMITTED)
     return " or ".join(dict.fromkeys(end_text(end) for end in ordered)) or _NEVER
 
 

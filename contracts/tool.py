@@ -89,6 +89,15 @@ class Idempotency(StrEnum):
         return self in (Idempotency.NATIVE, Idempotency.HEADER)
 
 
+class WhenMoved(StrEnum):
+    """What is done when a landed remote write, read back, differs in a way that others may have made."""
+
+    REPORT = "report"
+    """The saga goes on; the answer tells."""
+    PARK = "park"
+    """Nothing more lands before a person has looked."""
+
+
 class Stability(StrEnum):
     """How far callers may rely on the contract."""
 
@@ -202,6 +211,8 @@ class ToolContract(Generic[In, Out]):
     """REMOTE: the downstream can be told never to carry out a key, whether or not it has seen it."""
     compensations_per_minute: int = 0
     """REMOTE and REVERSIBLE: how many compensations the downstream is sent a minute, by all intents together."""
+    when_moved: WhenMoved = WhenMoved.REPORT
+    """REMOTE, with a `verify` handler: what a difference that others may have made comes to."""
     duplicate_window_seconds: int = DAY_SECONDS
     sensitive_fields: frozenset[str] = field(default_factory=frozenset[str])
     approval_state: tuple[str, ...] = ()

@@ -22,6 +22,8 @@ class PreviewStep(Record):
     tool: str
     arguments: JsonObject
     needs: tuple[str, ...]
+    stands_for: str | None = None
+    """The step whose fallback it is."""
     side_effect: SideEffect
     level: str
     duty: Duty
@@ -63,6 +65,7 @@ def preview_of(plan: Plan, proof: Proof, registry: Registry, posted_before: Outc
                 tool=step.tool,
                 arguments=step.arguments,
                 needs=step.needs,
+                stands_for=step.stands_for,
                 side_effect=step.side_effect,
                 level=LEVELS[step.level],
                 duty=step.duty,

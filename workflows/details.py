@@ -62,7 +62,7 @@ def _asking(state: State, plan: Plan) -> list[str]:
 def _resolution(state: State) -> JsonObject:
     """A resolution that is possible now; what else is, the answer to a wrong one tells."""
     verb, step_id = "close", None
-    if state.parked is ParkReason.STUCK_AFTER_PIVOT:
+    if state.parked in (ParkReason.STUCK_AFTER_PIVOT, ParkReason.WORLD_MOVED):
         verb = "forward"
     if state.parked in (ParkReason.COMPENSATION_REFUSED, ParkReason.OUTCOME_UNKNOWN):
         verb, step_id = "retry", next(iter(state.parked_steps), None)

@@ -5,6 +5,7 @@ from dataclasses import replace
 from contracts.binding import resolve
 from contracts.envelope import Cause, StepState
 from contracts.errors import ErrorInfo, SagaError
+from contracts.fallback import may_fall_back
 from contracts.plan import PlannedStep
 from contracts.reasons import Reason
 from contracts.saga import ParkReason
@@ -16,7 +17,8 @@ from workflows.state import Stage, State
 def forward(state: State) -> Advance:
     """Start every step whose needs are done; settle when all are, park when none can."""
     plan = state.known_plan
-    outputs = {step_id: step.output for step_id, step in state.steps.items() if step.output is not None}
+    done = {step.step_id: state.landed(step.step_id) for step in plan.steps if step.stands_for is None}
+    outputs = {step_id: step.output for step_id, step in done.items() if step is not None and step.output is not None}
     state, grades = _grade(state) if plan.has_late and state.cause is Cause.NONE else (state, ())
     calls: list[do.Execute] = []
     ready = [step for step in plan.steps if _is_ready(state, step)]
@@ -35,7 +37,7 @@ def forward(state: State) -> Advance:
     state, looks = look(state, unknown_steps(state), closing=False) if state.cause is Cause.NONE else (state, ())
     if grades or calls or looks or state.running():
         return state, (*grades, *calls, *looks)
-    if all(step.state is StepState.DONE for step in state.steps.values()):
+    if all(done.values()):
         return wait_for_step(state) if plan.is_open else (replace(state, stage=Stage.SETTLING), (do.Settle(),))
     if state.cause is Cause.NONE and unknown_steps(state):
         return _out_of_patience(state)
@@ -47,12 +49,13 @@ def forward(state: State) -> Advance:
 
 
 def _is_ready(state: State, planned: PlannedStep) -> bool:
-    step = state.steps[planned.step_id]
-    if planned.late and not step.is_graded:
+    step, first = state.steps[planned.step_id], planned.stands_for
+    if (planned.late and not step.is_graded) or (first is not None and not state.steps[first].falls_back):
         return False
     return (
         step.state is StepState.PLANNED
-        and all(state.steps[need].state is StepState.DONE for need in planned.needs)
+        and state.landed(first or planned.step_id) is None
+        and all(state.landed(need) is not None for need in planned.needs)
         and not (planned.writes and state.known_plan.has_late and _is_held(state))
     )
 
@@ -73,7 +76,7 @@ def _grade(state: State) -> Advance:
     for planned in state.known_plan.steps:
         step = state.steps[planned.step_id]
         is_open = planned.late and not (step.is_graded or step.is_grading) and step.state is StepState.PLANNED
-        if is_open and all(state.steps[source].state is StepState.DONE for source in planned.late_sources):
+        if is_open and all(state.landed(source) is not None for source in planned.late_sources):
             found.append(do.Grade(step_id=planned.step_id))
             state = state.with_step(planned.step_id, is_grading=True)
     return state, tuple(found)
@@ -93,8 +96,16 @@ def _out_of_patience(state: State) -> Advance:
     return turn_back(replace(state, cause=Cause.REFUSED, error=error.info))
 
 
-def without(state: State, step_id: str, error: ErrorInfo) -> State:
-    """Note that a step did not land, and turn back if that is still possible."""
+def without(state: State, step_id: str, error: ErrorInfo, *, certain: bool = False) -> State:
+    """Note that a step did not land: let its fallback stand for it, else turn back if that is still possible.
+
+    `certain`: it was looked up; else only a definite refusal says so.
+    """
+    fallback = state.known_plan.fallbacks.get(step_id)
+    is_free = fallback is not None and state.steps[fallback].state is not StepState.REFUSED
+    if is_free and state.cause is Cause.NONE and (certain or error.code.is_definite) and may_fall_back(error):
+        known = state.steps[step_id].error if error.code is Reason.SUPERSEDED else error
+        return state.with_step(step_id, state=StepState.REFUSED, error=known, falls_back=True)
     superseded = error.code is Reason.SUPERSEDED
     state = state.with_step(step_id, state=StepState.SUPERSEDED if superseded else StepState.REFUSED, error=error)
     if state.cause is not Cause.NONE or state.past_pivot:

@@ -367,8 +367,8 @@ class IntentWorkflow(Growing):
 
 
 def seconds_of(step: PlannedStep) -> float:
-    """How long one attempt of a step's activity may take: a remote one may look up and call, between its commits."""
-    return 2 * step.timeout_seconds + REMOTE_COMMITS_SECONDS if step.is_remote else step.timeout_seconds
+    """How long one attempt of a step's activity may take: a remote one may look up, call and read back."""
+    return 3 * step.timeout_seconds + REMOTE_COMMITS_SECONDS if step.is_remote else step.timeout_seconds
 
 
 async def pause(seconds: float) -> None:

@@ -43,7 +43,8 @@ def wait_for_step(state: State) -> Advance:
 def park(state: State, reason: ParkReason) -> Advance:
     """Rest: in the database first, so that no step lands meanwhile."""
     stands = _STUCK.get(reason, StepState.REFUSED)
-    detail: JsonObject = {"steps": [_stuck(step) for step in state.steps.values() if step.state is stands]}
+    stuck = [step for step in state.steps.values() if step.state is stands and not step.falls_back]
+    detail: JsonObject = {"steps": [_stuck(step) for step in stuck]}
     return replace(state, stage=Stage.PARKING, parked=reason), (do.Park(reason=reason, detail=detail),)
 
 
@@ -58,6 +59,7 @@ def _stuck(step: Step) -> JsonObject:
 def unknown(state: State, step_id: str, **changes: object) -> State:
     """Remember that the outcome of a step is not known, and that it has not been looked up yet."""
     fresh: dict[str, object] = {"is_looking": False, "is_over": False, "looked_closing": False, "wait_seconds": 0.0}
+    fresh["falls_back"] = False
     return state.with_step(step_id, state=StepState.UNKNOWN, **fresh | changes)
 
 

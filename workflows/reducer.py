@@ -207,6 +207,8 @@ def _graded(state: State, step_id: str, graded: GradeAnswer | None, error: Error
         raise AssertionError("a grade is given or refused")
     if error.code in (Reason.RUN_STALE, Reason.INTENT_PARKED):
         return _go_on(replace(state, stale=True))
+    if state.known_plan.by_id[step_id].stands_for is not None:  # it may not run, and may never be asked to
+        return _go_on(state.with_step(step_id, state=StepState.REFUSED, error=error, is_graded=True))
     return _go_on(without(state, step_id, error))
 
 
@@ -254,6 +256,7 @@ def _landed(state: State, result: StepResult) -> State:
         transaction_id=result.transaction_id,
         applied_args=result.applied_args,
         output=result.output,
+        warnings=result.warnings,
         is_looking=False,
     )
 
@@ -286,7 +289,7 @@ def _sighted(state: State, seen: Sighting) -> Advance:
             f"Step {step_id!r} was sent and certainly did not land.",
             details={"step_id": step_id},
         ).info
-    return _go_on(without(state, step_id, seen.error or error))
+    return _go_on(without(state, step_id, seen.error or error, certain=True))
 
 
 # --- back ----------------------------------------------------------------------------------------------------
@@ -335,6 +338,8 @@ def _closed(state: State, closed: Closed) -> Advance:
 def _listed(state: State, closed: Closed) -> State:
     """Take the database's word for what landed and what may have; what it does not list never will."""
     for effect in closed.effects:
+        if effect.state == "TOMBSTONE" and state.steps[effect.step_id].falls_back:
+            continue  # it is told as what it is: refused
         state = state.with_step(
             effect.step_id,
             state={

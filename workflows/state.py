@@ -43,9 +43,12 @@ class Step:
     output: JsonObject | None = None
     residue: str | None = None
     error: ErrorInfo | None = None
+    warnings: tuple[str, ...] = ()
     is_grading: bool = False
     is_graded: bool = False
     """True when its late arguments are graded; only asked of steps that have some."""
+    falls_back: bool = False
+    """True when it certainly did not land and its fallback stands for it."""
     is_looking: bool = False
     """True while what became of it is being looked up."""
     is_over: bool = False
@@ -67,6 +70,7 @@ class Step:
             output=self.output,
             residue=self.residue,
             error=self.error,
+            warnings=self.warnings,
         )
 
 
@@ -117,6 +121,13 @@ class State:
         }
         digest = standing.plan_digest or self.plan_digest
         return replace(self, plan=plan, plan_digest=digest, steps=MappingProxyType(steps))
+
+    def landed(self, step_id: str) -> Step | None:
+        """Find what is done of a step: itself, or its fallback in its place."""
+        for known in (step_id, self.known_plan.fallbacks.get(step_id)):
+            if known is not None and self.steps[known].state is StepState.DONE:
+                return self.steps[known]
+        return None
 
     def running(self) -> tuple[str, ...]:
         """Steps whose activity has not answered yet, in plan order."""

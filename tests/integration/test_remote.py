@@ -447,3 +447,39 @@ async def test_the_books_are_right(sagas: Sagas, office: Courier) -> None:
     report = await check(sagas.database_url)
 
     assert {one.name: one.violations for one in report.checks if not one.ok} == {}
+
+
+# --- reading back ------------------------------------------------------------------------------------------------
+
+
+async def test_a_tool_that_wants_it_parks_when_the_world_moved_and_nothing_more_lands(
+    sagas: Sagas, office: Courier
+) -> None:
+    office.opened = True
+    handle = await sagas.start(request(parcel("a", "guard"), note("b")))
+
+    card = await sagas.waiting(handle)
+
+    assert (card.data or {})["waiting_for"] == "an operator (WORLD_MOVED)"
+    assert card.meta.warnings == ("a: WORLD_MOVED: somebody has opened it",)
+    assert sagas.notes() == {}
+    assert (await sagas.update(handle, "resolve", resolution("forward"))).accepted
+    envelope = await sagas.result(handle)
+    assert outcome(envelope) == ("COMMITTED", "none")
+    assert envelope.meta.warnings == ("a: WORLD_MOVED: somebody has opened it",)
+    assert sagas.notes() == {"b": True}
+    assert office.told() == [("sent", "a")]
+
+
+async def test_an_operator_may_close_what_rests_because_the_world_moved(sagas: Sagas, office: Courier) -> None:
+    office.opened = True
+    office.does("send", "a", "drop reply")
+    handle = await sagas.start(request(parcel("a", "guard")))
+    await sagas.waiting(handle)
+
+    assert (await sagas.update(handle, "resolve", resolution("close"))).accepted
+
+    assert outcome(await sagas.result(handle)) == ("COMPENSATED", "interrupted")
+    assert office.kept() == {}
+    report = await check(sagas.database_url)
+    assert {one.name: one.violations for one in report.checks if not one.ok} == {}

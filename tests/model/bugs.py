@@ -9,6 +9,7 @@ from typing import Final, Literal, NamedTuple
 Layer = Literal["model", "simulator", "unit", "integration", "replay"]
 REDUCER, BACK, FORWARD = "workflows/reducer.py", "workflows/backward.py", "workflows/forward.py"
 FAKE, BARRIER, PHASE = "tests/model/database.py", "activities/barrier.py", "activities/phase.py"
+FENCE = "activities/fallback.py"
 TABLES, DOWNSTREAM, PEOPLE = "tests/model/tables.py", "tests/model/downstream.py", "tests/model/people.py"
 
 
@@ -369,6 +370,37 @@ BUGS: Final[tuple[Bug, ...]] = (
             ),
         ),
         ("model", "simulator"),
+    ),
+    Bug(
+        "a fallback runs though its step may have landed",
+        "PEERS 1; DESIGN 3.6",
+        (
+            Patch(
+                REDUCER,
+                '    if seen.state == "UNKNOWN":\n        return _go_on(state)\n',
+                '    if seen.state == "UNKNOWN":\n        if step_id not in state.known_plan.fallbacks:\n'
+                "            return _go_on(state)\n"
+                '        error = SagaError(Reason.DEPENDENCY_DOWN, "it did not land").info\n',
+            ),
+            Patch(TABLES, 'not in ("", "TOMBSTONE") or row.attempt in UNDECIDED:', 'not in ("", "TOMBSTONE"):'),
+            Patch(FENCE, 'if attempt is not None and attempt["state"] not in (*UNDECIDED, "LANDED"):', "if attempt:"),
+        ),
+        ("model", "integration"),
+        ("tests/integration/test_fallbacks.py",),
+    ),
+    Bug(
+        "a fallback leaves the key of its step open",
+        "PEERS 2; 3; DESIGN 3.6",
+        (
+            Patch(
+                TABLES,
+                "        return self.put(database, first, effect=",
+                "        return database or self.put(database, first, effect=",
+            ),
+            Patch(BARRIER, "    await fence_first(transaction, planned, standing, call)\n", ""),
+        ),
+        ("model", "integration"),
+        ("tests/integration/test_fallbacks.py",),
     ),
     Bug(
         "one step key for all steps of an intent",

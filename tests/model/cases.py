@@ -3,10 +3,10 @@
 from typing import Any
 
 from contracts.plan import Plan
-from contracts.tool import Dispatch, SideEffect
+from contracts.tool import Dispatch, Duty, SideEffect
 from tests.model.rows import Weather
 from tests.model.worlds import Case
-from tests.support.plans import chain, plan, step
+from tests.support.plans import chain, falling_back, plan, step
 
 PIVOT = SideEffect.IRREVERSIBLE
 STORMY = Weather(refusals=True, refused_compensations=True, mismatches=True, unsure=True)
@@ -36,6 +36,7 @@ def sure(made: Plan, *only: str) -> Plan:
     return made.model_copy(update={"steps": steps})
 
 
+OURS = {"dispatch": Dispatch.DATABASE}
 EVERYDAY: tuple[Case, ...] = (
     Case("one step", chain("a"), STORMY, foreign=True, overlap=True),
     Case("one step, ended", chain("a"), NO, crashes=False, ends=True, late=1),
@@ -49,6 +50,9 @@ EVERYDAY: tuple[Case, ...] = (
     Case("sent chain, keys unknown", sent(chain("a", "b")), BLIND, crashes=False),
     Case("sent pivot after a step", sure(sent(chain("a", "b", pivots=["b"]), "b")), ROUGH),
     Case("sent step cancelled by key", sent(chain("a"), cancel_by_key=True), STORMY),
+    Case("step with a fallback", falling_back(chain("a"), "a"), NO, cancels=False, late=1),
+    Case("step with a fallback, then one", falling_back(chain("a", "b"), "a"), NO),
+    Case("sent step with a fallback of ours", falling_back(sent(chain("a")), "a", **OURS), ROUGH),
 )
 """Seconds: part of `make test`."""
 LONG: tuple[Case, ...] = (
@@ -77,4 +81,11 @@ LONG: tuple[Case, ...] = (
     Case("sent steps in parallel on one object", sent(SHARED), ROUGH),
     Case("diamond with two sent steps", sent(DIAMOND, "b", "c"), ROUGH),
     Case("sent gated step", sent(chain("a", gated=["a"])), ROUGH),
+    Case("step with a fallback, everything refused", falling_back(chain("a"), "a"), STORMY, late=1),
+    Case("step with a fallback, ended", falling_back(chain("a"), "a"), NO, late=1, ends=True),
+    Case("gated fallback", falling_back(chain("a"), "a", duty=Duty.ONE), NO, late=1),
+    Case("two steps with a fallback", falling_back(chain("a", "b"), "a", "b"), STORMY),
+    Case("sent step with a sent fallback", falling_back(sent(chain("a")), "a"), ROUGH, late=1),
+    Case("sent step with a fallback, cancelled by key", falling_back(sent(chain("a"), cancel_by_key=True), "a"), ROUGH),
+    Case("sent pivot with a fallback", falling_back(sent(chain("a", "b", pivots=["b"]), "b"), "b"), ROUGH),
 )

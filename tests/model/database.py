@@ -68,16 +68,21 @@ class FakeDatabase(Downstream, People):
             yield self.lands(database, flight, "again")
         elif not self.approves(database, step_id):
             yield self.refused(database, flight, Reason.APPROVAL_MISSING)
+        elif (fenced := self.fenced(database, step_id)) is None:
+            yield self.refused(database, flight, Reason.SUPERSEDED)
         else:
-            after = self.put(database, step_id, effect="LANDED", value=flight.argument)
-            yield self.lands(after, flight)
-            if self.weather.refusals and step.may_refuse:
-                yield self.refused(database, flight, Reason.WRONG_STATE)
-            if self.weather.mismatches:
-                yield self.refused(database, flight, Reason.MISMATCH)
-            if self.weather.switched_off:
-                yield self.refused(database, flight, Reason.KILL_SWITCH_ON)
-                yield self.refused(database, flight, Reason.DEADLINE_EXCEEDED)
+            yield self.lands(self.put(fenced, step_id, effect="LANDED", value=flight.argument), flight)
+            yield from self._refusals(database, flight)
+
+    def _refusals(self, database: Database, flight: Flight) -> Iterator[Outcome]:
+        """All of it is rolled back."""
+        if self.weather.refusals and self.step(flight.step_id).may_refuse:
+            yield self.refused(database, flight, Reason.WRONG_STATE)
+        if self.weather.mismatches:
+            yield self.refused(database, flight, Reason.MISMATCH)
+        if self.weather.switched_off:
+            yield self.refused(database, flight, Reason.KILL_SWITCH_ON)
+            yield self.refused(database, flight, Reason.DEADLINE_EXCEEDED)
 
     def _read(self, database: Database, flight: Flight) -> Iterator[Outcome]:
         row = self.row(database, flight.step_id)
@@ -157,7 +162,7 @@ class FakeDatabase(Downstream, People):
             return
         after = database
         if database.phase and not database.phase.is_final and database.parked is None:
-            live = [row.effect == "LANDED" for row in database.rows]
+            live = self.places(database)
             committing = database.phase is IntentPhase.ADMITTED
             if unknown := self.unknown(database):
                 after = database._replace(parked=ParkReason.OUTCOME_UNKNOWN, stuck=unknown)

@@ -28,8 +28,10 @@ class Downstream(Tables):
             yield self.refused(database, flight, Reason.OUTCOME_UNKNOWN)
             if self.may_resend(database, row):
                 yield from self._sent(database, flight, is_clear=False)
+        elif (fenced := self.fenced(database, step_id)) is None:
+            yield self.refused(database, flight, Reason.SUPERSEDED)
         else:
-            yield from self._sent(database, flight, is_clear=True)
+            yield from self._sent(fenced, flight, is_clear=True)
 
     def may_resend(self, database: Database, row: Row) -> bool:
         """True when an attempt of unknown outcome may be sent again under its key."""

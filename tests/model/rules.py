@@ -1,6 +1,7 @@
 """What must hold in every world: invariants 2-5 of DESIGN.md section 9, compensation order, finality, no haste."""
 
-from contracts.envelope import Cause, StepState
+from contracts.envelope import Cause
+from contracts.intent import FALLBACK_SUFFIX
 from contracts.saga import IntentPhase
 from contracts.tool import Dispatch
 from tests.model.database import FakeDatabase
@@ -47,10 +48,20 @@ def check_act(  # noqa: C901 - one branch for each promise
                 raise ViolationError(f"{step.step_id} lands while the intent is {before.parked or before.phase}")
             if step.step_id in fake.gated and step.step_id not in before.approved - before.denied:
                 raise ViolationError(f"{step.step_id} runs without an approval")
+            if step.stands_for is not None:
+                _check_fenced(fake, after, step.stands_for)
     if (flight.name, flight.argument) == ("resolve", "close") and after.phase is IntentPhase.ADMITTED:
         raise ViolationError("an operator closed it, and the way forward is open")
     if after.phase != before.phase:
         check_end(fake, after)
+
+
+def _check_fenced(fake: FakeDatabase, after: Database, step_id: str) -> None:
+    row = fake.row(after, step_id)
+    if row.effect != "TOMBSTONE":
+        raise ViolationError(f"the fallback of {step_id} runs, and its key is open")
+    if row.truth in ("FLYING", "LANDED", "WRONG"):
+        raise ViolationError(f"the fallback of {step_id} runs, and {step_id} {_told(row)}")
 
 
 def _is_sent(row: Row) -> bool:
@@ -106,12 +117,12 @@ def check_end(fake: FakeDatabase, database: Database) -> None:
     if database.phase is None or not database.phase.is_final:
         return
     committed = database.phase is IntentPhase.COMMITTED
+    if fake.places(database) != (fake.writes if committed else tuple(0 for _ in fake.writes)):
+        raise ViolationError(f"{database.phase} with {', '.join(fake.live(database)) or 'nothing'} landed")
     for step, row in zip(fake.plan.steps, database.rows, strict=True):
-        if step.writes and (row.effect == "LANDED") != committed:
-            raise ViolationError(f"{database.phase} with {step.step_id} {row.effect.lower() or 'not landed'}")
         if step.dispatch is not Dispatch.REMOTE or not step.writes or row.effect == "RESIDUE":
             continue
-        if row.truth not in (("LANDED",) if committed else ("", "BACK", "SHUT")):
+        if row.truth not in (("LANDED",) if row.effect == "LANDED" else ("", "BACK", "SHUT")):
             raise ViolationError(f"{database.phase}, but downstream {step.step_id} {_told(row)}")
     undone = any(row.effect in COMPENSATED for row in database.rows)
     if database.phase is (IntentPhase.NOT_APPLIED if undone else IntentPhase.COMPENSATED):
@@ -130,7 +141,7 @@ def check_command(flights: tuple[Flight, ...], flight: Flight, state: State) -> 
         raise ViolationError(f"{flight.label} in the other direction than what runs")
     if flight.name in ("execute", "compensate", "look up") and names & {"close", "settle", "park", "admit"}:
         raise ViolationError(f"{flight.label} while {', '.join(sorted(names))} runs")
-    all_done = all(step.state is StepState.DONE for step in state.steps.values())
+    all_done = all(state.landed(step_id) for step_id in state.steps if not step_id.endswith(FALLBACK_SUFFIX))
     if flight.name == "settle" and all_done and state.cancellation is not None and not state.past_pivot:
         raise ViolationError("a cancel that was taken is forgotten")
     if flight.name == "close" and state.past_pivot:

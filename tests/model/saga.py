@@ -9,6 +9,7 @@ from typing import Any
 
 from contracts.envelope import Cause
 from contracts.errors import SagaError
+from contracts.fallback import FENCED_FOR
 from contracts.keys import execute_key
 from contracts.plan import Plan
 from contracts.reasons import Reason
@@ -60,6 +61,7 @@ def key_of(state: State) -> Key:
                 step.is_looking,
                 step.is_over,
                 step.looked_closing,
+                step.falls_back,
             )
             for step in state.steps.values()
         ),
@@ -145,8 +147,9 @@ class Saga:
             case "landed":
                 return on.StepLanded(self._result(*facts))
             case "refused":
-                step_id, reason = facts
-                return on.StepRefused(step_id, SagaError(reason, "refused").info)
+                step_id, reason, *fallback = facts
+                details = {FENCED_FOR: fallback[0]} if fallback else {}
+                return on.StepRefused(step_id, SagaError(reason, "refused", details=details).info)
             case "sighted":
                 return on.StepSighted(self._sighting(*facts))
             case "closed":

@@ -15,7 +15,7 @@ class Tables:
         self.weather = weather
         self.index = {step.step_id: number for number, step in enumerate(plan.steps)}
         self.gated = frozenset(step.step_id for step in plan.gated_steps)
-        self.writes = tuple(step.writes for step in plan.steps)
+        self.writes = tuple(step.writes for step in plan.steps if step.stands_for is None)
         objects = [name for step in plan.steps for name in step.resources]
         self.keeps_order = len(objects) != len(set(objects))
         self.known_verbs: dict[tuple[object, ...], list[tuple[str, str]]] = {}
@@ -37,6 +37,11 @@ class Tables:
     def live(self, database: Database) -> tuple[str, ...]:
         """Steps whose effect stands."""
         return tuple(step_id for step_id, row in zip(self.index, database.rows, strict=True) if row.effect == "LANDED")
+
+    def places(self, database: Database) -> tuple[int, ...]:
+        """For each step how much of it stands: itself, or its fallback in its place."""
+        live = [self.step(step_id).stands_for or step_id for step_id in self.live(database)]
+        return tuple(live.count(step.step_id) for step in self.plan.steps if step.stands_for is None)
 
     def unknown(self, database: Database) -> tuple[str, ...]:
         """Steps that were sent and whose outcome the tables do not know."""
@@ -95,6 +100,16 @@ class Tables:
         order = (*database.order, place) if is_new else database.order
         return database._replace(rows=rows, order=order)
 
+    def fenced(self, database: Database, step_id: str) -> Database | None:
+        """Shut the key of the step that this one stands for; None where that has landed, or may have."""
+        first = self.step(step_id).stands_for
+        if first is None:
+            return database
+        row = self.row(database, first)
+        if row.effect not in ("", "TOMBSTONE") or row.attempt in UNDECIDED:
+            return None
+        return self.put(database, first, effect="TOMBSTONE", attempt="FENCED" if row.attempt else "")
+
     def stored(self, database: Database, flight: Flight) -> Reason | None:
         """Why nothing may land now, and no stored answer is told."""
         row = self.row(database, flight.step_id)
@@ -103,7 +118,11 @@ class Tables:
         return Reason.KEY_REUSED if row.effect and row.value != flight.argument else None
 
     def refused(self, database: Database, flight: Flight, reason: Reason) -> Outcome:
-        """An execute or a lookup that said no."""
+        """An execute or a lookup that said no; of a step that its fallback fenced, that too."""
+        fallback = self.plan.fallbacks.get(flight.step_id)
+        fenced = reason is Reason.SUPERSEDED and database.phase is IntentPhase.ADMITTED and fallback is not None
+        if fenced and self.row(database, str(fallback)) != Row():
+            return Outcome(f"{flight.label}: fenced", database, ("refused", flight.step_id, reason, fallback))
         return Outcome(f"{flight.label}: {reason}", database, ("refused", flight.step_id, reason))
 
     def lands(self, database: Database, flight: Flight, how: str = "lands") -> Outcome:

@@ -24,6 +24,7 @@ from activities.tool import (
     RemoteContext,
     RemoteTool,
     Unknown,
+    WorldMoved,
 )
 from contracts.base import Contract, JsonObject
 from contracts.errors import SagaError
@@ -38,10 +39,11 @@ from contracts.tool import (
     ResourceUse,
     SideEffect,
     ToolContract,
+    WhenMoved,
 )
 
 ADDRESS: Final = "COURIER_TEST_ADDRESS"
-Doing = Literal["send", "look", "cancel", "return"]
+Doing = Literal["send", "look", "cancel", "return", "inspect"]
 How = Literal["drop request", "drop reply", "late", "refuse", "busy", "wrong", "garbage", "kill before", "kill after"]
 
 
@@ -54,6 +56,8 @@ class Courier:
     kill: Callable[[], None] = lambda: None
     forgets_keys: bool = False
     busy_seconds: float = 1.0
+    opened: bool = False
+    """Somebody opens whatever is sent."""
     _parcels: dict[str, JsonObject] = field(default_factory=dict[str, JsonObject])
     _cancelled: set[str] = field(default_factory=set[str])
     _late: list[JsonObject] = field(default_factory=list[JsonObject])
@@ -152,6 +156,8 @@ class Courier:
                 if key not in self._parcels:
                     self._cancelled.add(key)
                 return self._parcels.get(key, {"absent": True})
+            case "inspect":
+                return {"opened": self.opened}
             case "return":
                 if key not in self._parcels:
                     sent = self._parcels[request["undoes"]]
@@ -244,6 +250,12 @@ async def ship(context: RemoteContext, parcel: ShipSampleParcel) -> ShippedSampl
 async def look(context: RemoteContext, _: ShipSampleParcel) -> Landed[ShippedSampleParcel] | NotLanded | Unknown:
     """Look for a parcel."""
     return _seen(await _ask(context, "look"))
+
+
+async def inspect(context: RemoteContext, _: ShipSampleParcel, __: ShippedSampleParcel) -> WorldMoved | None:
+    """See whether somebody has opened a parcel."""
+    answer = await _ask(context, "inspect")
+    return WorldMoved(detail="somebody has opened it") if answer["opened"] else None
 
 
 async def call_off(context: RemoteContext, _: ShipSampleParcel) -> Landed[ShippedSampleParcel] | NotLanded | Unknown:
@@ -361,6 +373,13 @@ PACK: Final = Pack(
             lookup=look,
             compensate=bring_back,
         ),
+        RemoteTool(
+            contract=replace(SHIP, name="guard_sample_parcel", when_moved=WhenMoved.PARK),
+            execute=ship,
+            lookup=look,
+            compensate=bring_back,
+            verify=inspect,
+        ),
         RemoteTool(contract=ASK, execute=ask),
     ),
 )
@@ -371,7 +390,7 @@ def parcel(step_id: str, tool: str = "ship", **more: object) -> JsonObject:
 
     `tool` is ship (keys are known), carry (only looked up), lend (can be called off), rush (keys are soon forgotten),
     mail (nobody can look), trickle (one comes back a minute), gift (cannot be undone), after (cannot
-    refuse), sign (needs a yes).
+    refuse), sign (needs a yes), guard (is read back, and parks when somebody opened it).
     """
     arguments = {"receiver": step_id, "weight_grams": 500}
     return {"step_id": step_id, "tool": f"{tool}_sample_parcel", "arguments": arguments, **more}

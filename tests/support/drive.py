@@ -51,18 +51,28 @@ class Drive:
         self.flights.remove(command)
         self._answer(command)
 
-    def refuse(self, step_id: str) -> None:
-        """Let a running step say no."""
+    def refuse(self, step_id: str, reason: Reason = Reason.WRONG_STATE) -> None:
+        """Let a running step say no; of its own accord, or for a reason that no other call helps against."""
         self.flights = [flight for flight in self.flights if _step_of(flight) != step_id]
-        self._take(("refused", step_id, Reason.WRONG_STATE))
+        self._take(("refused", step_id, reason))
+
+    def act(self, step_id: str) -> None:
+        """Let a running step land, and its answer be lost."""
+        command = next(flight for flight in self.flights if _step_of(flight) == step_id)
+        flight = self.saga.flight(command, self._memory)
+        self.database = next(self.fake.acts[flight.name](self.database, flight)).database
 
     def reach(self, landed: Iterable[str]) -> None:
         """Let exactly these steps land, in the order in which they are started."""
         wanted = set(landed)
+        others = self.fake.plan.fallbacks
         while wanted:
-            step_id = next(step_id for step_id in self.running() if step_id in wanted)
-            wanted.remove(step_id)
-            self.land(step_id)
+            step_id = next(one for one in self.running() if one in wanted or others.get(one) in wanted)
+            if step_id in wanted:
+                wanted.remove(step_id)
+                self.land(step_id)
+            else:
+                self.refuse(step_id)
 
     def lose_memory(self) -> None:
         """Kill the worker: memory and commands are those of the last completed task, the rows stay."""
@@ -110,16 +120,22 @@ def drive(plan: Plan, landed: Iterable[str], step_id: str, fault: Fault, way: Wa
     """Bring a saga to a prefix with a step running, let the fault happen and go the given way to its end."""
     saga = Drive(plan)
     saga.reach(landed)
+    if (first := plan.by_id[step_id].stands_for) is not None:
+        saga.refuse(first)
     assert step_id in saga.running()
     if fault is Fault.CANCEL:
         saga.cancel()
     if fault is Fault.CRASH:
+        if first is not None and way is Way.FORWARD:
+            saga.act(step_id)
         saga.lose_memory()
     elif way in (Way.BACK, Way.STUCK):
+        saga.refuse(step_id, Reason.DEADLINE_EXCEEDED)
+    elif way is Way.INSTEAD:
         saga.refuse(step_id)
     else:
         saga.land(step_id)
-    saga.rest(others_land=way in (Way.FORWARD, Way.STUCK))
+    saga.rest(others_land=way in (Way.FORWARD, Way.STUCK, Way.INSTEAD, Way.FIRST))
     return saga
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from contracts.base import JsonObject
+from contracts.fallback import fallback_id
 from contracts.intent import Caller
 from contracts.keys import execute_key, intent_id
 from contracts.plan import Plan, PlannedStep
@@ -50,6 +51,17 @@ def chain(*step_ids: str, gated: Iterable[str] = (), reads: Iterable[str] = (), 
             for number, step_id in enumerate(step_ids)
         )
     )
+
+
+def falling_back(made: Plan, *step_ids: str, **changes: object) -> Plan:
+    """The same plan with a fallback for each of these steps: its like, but for `changes`."""
+    steps: list[PlannedStep] = []
+    for one in made.steps:
+        steps.append(one)
+        if one.step_id in step_ids:
+            other = {"step_id": fallback_id(one.step_id), "stands_for": one.step_id, "tool": f"else_{one.tool}"}
+            steps.append(one.model_copy(update={**other, **changes}))
+    return made.changed(steps=tuple(steps))
 
 
 def plan(*steps: PlannedStep) -> Plan:

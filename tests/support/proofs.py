@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from contracts.fallback import fallback_id
 from contracts.intent import Caller
 from contracts.plan import Plan, PlannedStep
 from contracts.tool import AnyContract, Dispatch, Idempotency, SideEffect
@@ -64,9 +65,13 @@ def made(step_id: str, name: str, needs: Sequence[str] = (), resources: Sequence
 
 
 def graph(**steps: str) -> Plan:
-    """Plan a graph: `graph(a="undo_local_note", b="read_local_note after a")`."""
+    """Plan a graph: `graph(a="undo_local_note or undo_sure_note", b="read_local_note after a")`."""
     found: list[PlannedStep] = []
     for step_id, words in steps.items():
-        name, _, needs = words.partition(" after ")
+        calls, _, needs = words.partition(" after ")
+        name, _, other = calls.partition(" or ")
         found.append(made(step_id, name, needs.split()))
+        if other:
+            changes = {"stands_for": step_id, "step_id": fallback_id(step_id)}
+            found.append(made(step_id, other, needs.split()).model_copy(update=changes))
     return plan(*found)

@@ -34,6 +34,14 @@ PLANS = {
     ),
     "wide": graph(**{f"s{number}": "undo_local_note" for number in range(6)}),
     "unsound": graph(p="send_local_pivot", a="undo_local_note", q="send_local_pivot after p"),
+    "falls_back": graph(
+        a="undo_local_note", b="undo_local_note or undo_sure_note after a", c="undo_local_note after b"
+    ),
+    "falls_back_twice": graph(a="undo_local_note or undo_sure_note", b="undo_local_note or undo_local_note"),
+    "falls_back_to_a_pivot": graph(
+        a="undo_local_note", p="undo_local_note or send_local_pivot after a", z="undo_sure_note after p"
+    ),
+    "falls_back_past_a_pivot": graph(p="send_local_pivot", z="undo_sure_note or send_sure_final after p"),
     "tied": plan(
         made("a", "undo_local_note", resources=OBJECTS[:1]),
         made("b", "undo_local_note", resources=OBJECTS[:1]),

@@ -13,7 +13,7 @@ from fastapi.responses import JSONResponse, Response
 
 from worker.bank.book import Entry, Order
 from worker.bank.connections import HangUp
-from worker.bank.rules import Bank, BankError, movement_of
+from worker.bank.rules import Bank, BankError, movement_id, movement_of
 from worker.bank.switches import Switches
 from worker.bank.wire import (
     ChargeOrder,
@@ -83,8 +83,9 @@ class Counter:
         later = self.switches.take(SwitchName.LANDS_LATE, door)
         delay = timedelta(milliseconds=later.milliseconds) if later else None
         known = len(self.bank.book.entries)
+        extra_cents = 1 if self.switches.take(SwitchName.BOOKS_WRONG, door) else 0
         try:
-            entry = self.bank.order(key, order, later=delay)
+            entry = self.bank.order(key, order, later=delay, extra_cents=extra_cents)
         except BankError as error:
             if self.switches.take(SwitchName.DROP_REPLY, door):
                 return HangUp(bytes(refusal(error.code, str(error)).body))
@@ -93,7 +94,23 @@ class Counter:
             self.after(delay)
             accepted = JSONResponse(self.bank.look_up(key).model_dump(mode="json"), status_code=202)
             return HangUp(bytes(accepted.body)) if self.switches.take(SwitchName.DROP_REPLY, door) else accepted
-        return self._after(door, entry, is_new=entry.number > known)
+        if door is Door.CHARGES and self.switches.take(SwitchName.REFUNDED_ELSEWHERE, door):
+            self._give_back_elsewhere(entry)
+        return self._after(
+            door, entry.model_copy(update={"moved_cents": entry.moved_cents - extra_cents}), is_new=entry.number > known
+        )
+
+    def _give_back_elsewhere(self, entry: Entry) -> None:
+        """What another customer of the bank's does with a charge."""
+        assert entry.order is not None  # noqa: S101 - every landed entry has its order
+        refund = Order(
+            kind=Kind.REFUND,
+            party=movement_id(entry),
+            amount_cents=1,
+            currency=entry.order.currency,
+            reference="by somebody else",
+        )
+        self.bank.order(f"elsewhere-{entry.number}", refund)
 
     def _before(self, door: Door, key: str, order: Order) -> Response | None:
         """What goes wrong before anything is done."""

@@ -55,8 +55,10 @@ class Bank:
         self.in_hand: dict[str, datetime] = {}
         """Keys whose order was received and not carried out yet, and until when it will have been."""
 
-    def order(self, key: str, order: Order, *, later: timedelta | None = None) -> Entry:
+    def order(self, key: str, order: Order, *, later: timedelta | None = None, extra_cents: int = 0) -> Entry:
         """Carry an order out, or give the answer that this key has had; with `later`, accept it for then.
+
+        `extra_cents`: how much more than was ordered is moved, by mistake.
 
         Raises BankError; a decline is in the book too and stays the key's answer.
         """
@@ -70,7 +72,7 @@ class Bank:
             if later is not None:
                 now = self.clock()
                 return self.book.append(Event.ACCEPTED, key, at=now, order=order, due_at=now + later)
-            return self._carry_out(key, order)
+            return self._carry_out(key, order, extra_cents)
         last = known[-1]
         if last.event is Event.ACCEPTED:
             raise BankError(ErrorCode.IN_PROGRESS, f"An order with key {key} is in progress.")
@@ -126,7 +128,7 @@ class Bank:
             now=self.clock(),
         )
 
-    def _carry_out(self, key: str, order: Order) -> Entry:
+    def _carry_out(self, key: str, order: Order, extra_cents: int = 0) -> Entry:
         cents = order.amount_cents or 0
         if order.kind is Kind.REFUND:
             left_cents = self._left_cents(order.party)
@@ -137,7 +139,7 @@ class Bank:
         if declined:
             self.book.append(Event.DECLINED, key, at=self.clock(), order=order)
             raise self._decline(order)
-        return self.book.append(Event.LANDED, key, at=self.clock(), order=order, moved_cents=cents)
+        return self.book.append(Event.LANDED, key, at=self.clock(), order=order, moved_cents=cents + extra_cents)
 
     def _decline(self, order: Order) -> BankError:
         if order.kind is Kind.REFUND:

@@ -174,6 +174,10 @@ class SwitchName(StrEnum):
     """Does it, and answers 200 with a body that is no answer."""
     WRONG_AMOUNT = "wrong_amount"
     """Does it, and echoes one cent more."""
+    BOOKS_WRONG = "books_wrong"
+    """Does it with one cent more, and echoes what was ordered."""
+    REFUNDED_ELSEWHERE = "refunded_elsewhere"
+    """Does it, and somebody else gives one cent of it back at once; for charges."""
     LOOKUP_DOWN = "lookup_down"
     """Lookups hang up."""
 

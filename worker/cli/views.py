@@ -178,6 +178,7 @@ def preview(envelope: Envelope) -> Iterable[View]:
             f"{step['step_id']}  {step['tool']}  {step['side_effect']}  {_graded(step)}",
             (
                 Node(f"takes {pairs(step['arguments'])}", style="dim"),
+                *((Node(f"only if {step['stands_for']} certainly never lands"),) if step["stands_for"] else ()),
                 *(
                     (Node(f"graded when it resolves: {', '.join(step['late'])}; it may ask then", style="yellow"),)
                     if step["late"]

@@ -186,4 +186,5 @@ def charge_bank_card(bank: Bank, terms: Terms) -> RemoteTool[ChargeBankCard, Cha
         lookup=handlers.lookup,
         compensate=Returns(bank).compensate,
         cancel_by_key=handlers.cancel_by_key,
+        verify=handlers.verify,
     )

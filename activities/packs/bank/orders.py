@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Generic
 
 from activities.packs.bank.client import Bank, Movement
-from activities.packs.bank.sightings import Order, carry_out, fence, look_up
-from activities.tool import Landed, NotLanded, RemoteContext, Unknown
+from activities.packs.bank.sightings import Order, carry_out, fence, look_up, read_back
+from activities.tool import Landed, NotLanded, RemoteContext, Unknown, WorldMoved
 from contracts.tool import In, Out
 
 
@@ -29,6 +29,10 @@ class Orders(Generic[In, Out]):
     async def cancel_by_key(self, context: RemoteContext, step: In) -> Landed[Out] | NotLanded | Unknown:
         """Forbid the key."""
         return self._seen(await fence(self.bank, context.remote_key, self.order(context, step)))
+
+    async def verify(self, context: RemoteContext, step: In, _: Out) -> WorldMoved | None:
+        """Read the book: one movement of this order under this key, of which nobody has given anything back."""
+        return await read_back(self.bank, context.remote_key, self.order(context, step))
 
     def _seen(self, found: Movement | NotLanded | Unknown) -> Landed[Out] | NotLanded | Unknown:
         return Landed(output=self.told(found)) if isinstance(found, Movement) else found

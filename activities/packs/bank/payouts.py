@@ -133,4 +133,5 @@ def send_bank_payout(bank: Bank, terms: Terms) -> RemoteTool[SendBankPayout, Sen
         execute=handlers.execute,
         lookup=handlers.lookup,
         cancel_by_key=handlers.cancel_by_key,
+        verify=handlers.verify,
     )

@@ -7,7 +7,7 @@ would count as ours.
 from dataclasses import dataclass
 
 from activities.packs.bank.client import Bank, KeyAnswer, KeyStatus, Kind, Movement
-from activities.tool import NotLanded, OutcomeUnknownError, Unknown
+from activities.tool import NotLanded, OutcomeUnknownError, Unknown, WorldMoved
 from contracts.base import JsonObject
 from contracts.errors import SagaError
 from contracts.reasons import EffectOutcome, Reason
@@ -67,6 +67,23 @@ async def carry_out(bank: Bank, key: str, order: Order) -> Movement:
 async def look_up(bank: Bank, key: str, order: Order) -> Movement | NotLanded | Unknown:
     """Ask what became of the order under its key. Raises SagaError(MISMATCH)."""
     return _meaning(await bank.look_up(key), order)
+
+
+async def read_back(bank: Bank, key: str, order: Order) -> WorldMoved | None:
+    """Compare what the book has under the key of a landed order. Raises SagaError(MISMATCH), OutcomeUnknownError.
+
+    What was given back of it is another order's work, so it says nothing against this one.
+    """
+    answer = await bank.look_up(key)
+    found = _meaning(answer, order)
+    if not isinstance(found, Movement):
+        raise OutcomeUnknownError(f"The bank said that {key} landed, and its book says {answer.status}.")
+    if answer.refunded_cents:
+        return WorldMoved(
+            detail=f"{answer.refunded_cents} of {found.amount_cents} cents of {found.movement_id} were given back"
+            " by somebody else"
+        )
+    return None
 
 
 async def fence(bank: Bank, key: str, order: Order) -> Movement | NotLanded | Unknown:
