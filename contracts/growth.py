@@ -47,6 +47,8 @@ def grow(plan: Plan, step: JsonObject, registry: Registry, *, final: bool) -> Gr
     try:
         _, nodes = read_intent({"protocol": 1, "session_id": plan.session_id, "steps": [*before, step]}, registry)
         steps = proposed_steps(nodes, {node.step_id: number for number, node in enumerate(nodes)})
+        if steps[-1].contract.confirms is not None:
+            raise _reserves(steps[-1])
         if steps[-1].is_pivot and not final:
             raise _irreversible(steps[-1])
         proof = prove_steps(plan.intent_id, steps, registry)
@@ -69,6 +71,17 @@ def _irreversible(step: ProposedStep) -> SagaError:
         details={"step_id": step.step_id, "tool": step.tool},
         phase=Phase.VALIDATION,
         suggestion=advice,
+    )
+
+
+def _reserves(step: ProposedStep) -> SagaError:
+    return SagaError(
+        Reason.PLAN_UNSOUND,
+        f"{step.tool} reserves, and what it reserves is confirmed when the whole plan is done: an open intent does not"
+        " append confirmations yet.",
+        details={"step_id": step.step_id, "tool": step.tool},
+        phase=Phase.VALIDATION,
+        suggestion="Post it as an intent of its own with all that belongs to it.",
     )
 
 

@@ -9,6 +9,8 @@ from contracts.base import Contract, JsonObject, JsonValue, as_object
 
 STEPS_MAX: Final = 50
 STEP_ID_PATTERN: Final = r"^[a-z][a-z0-9_]{0,47}$"
+PLANNED_STEP_ID_PATTERN: Final = r"^[a-z][a-z0-9_]{0,47}(\.confirm)?$"
+"""Of any step of a plan: one that ends in .confirm was appended by the engine."""
 SESSION_ID_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$"
 NAME_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._:@-]{0,127}$"
 REFERENCE_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._:#-]{0,127}$"

@@ -4,6 +4,7 @@ from functools import cached_property
 from typing import Any, Self
 
 from contracts.base import JsonObject, Record
+from contracts.confirmation import confirms
 from contracts.intent import Caller
 from contracts.keys import digest, execute_key
 from contracts.late import late_sources
@@ -38,6 +39,11 @@ class PlannedStep(Record):
     def late_sources(self) -> frozenset[str]:
         """Steps that have to be done before this one is graded late; none when it was graded at admission."""
         return late_sources(self.arguments, self.late) if self.late else frozenset()
+
+    @property
+    def confirms(self) -> str | None:
+        """The step whose reservation it makes final; None for one that was posted."""
+        return confirms(self.step_id)
 
     @property
     def is_remote(self) -> bool:

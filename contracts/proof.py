@@ -13,6 +13,7 @@ from pydantic import Field
 
 from contracts.base import Record
 from contracts.checks import Check, Checks, Rule, Verdict
+from contracts.confirmation import confirms
 from contracts.ends import NEVER_UNKNOWN, Fault, Row, Settling, Way, Ways, ends_of, settling_of, ways
 from contracts.errors import FieldProblem, Phase, SagaError
 from contracts.objects import Call
@@ -159,7 +160,7 @@ def require_sound(proof: Proof, posted: Sequence[str] = ()) -> None:
         details={"broken": [check.model_dump(mode="json") for check in broken]},
         fields=[
             FieldProblem(
-                path=f"steps[{index[check.path[-1]]}]",
+                path=f"steps[{index[_posted(check.path[-1])]}]",
                 code=_CODES[check.rule],
                 message=check.says,
                 allowed=check.advice,
@@ -169,6 +170,11 @@ def require_sound(proof: Proof, posted: Sequence[str] = ()) -> None:
         ],
         phase=Phase.VALIDATION,
     )
+
+
+def _posted(step_id: str) -> str:
+    """The step that was posted, of one that the engine appended."""
+    return confirms(step_id) or step_id
 
 
 def _proved(step: Call, contract: AnyContract | None, *, has_pivot: bool) -> ProvedStep:

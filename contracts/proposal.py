@@ -11,6 +11,7 @@ from contracts import keys
 from contracts.base import JsonObject
 from contracts.binding import Binding
 from contracts.canonical import canonical_form
+from contracts.confirmation import confirmations
 from contracts.graph import Node, ordered
 from contracts.intent import OPEN, Caller, Intent, OpenIntent
 from contracts.late import late_arguments
@@ -141,6 +142,7 @@ def propose(
         business_reference=business_reference,
     )
     steps = proposed_steps(ordered(nodes), canonical.positions)
+    steps += _confirming(ordered(nodes))
     intent_id = keys.intent_id(key)
     proof = prove_steps(intent_id, steps, registry)
     require_sound(proof, [node.step_id for node in nodes])
@@ -173,6 +175,12 @@ def proposed_steps(nodes: Sequence[Node], positions: Mapping[str, int]) -> tuple
         )
         for node in nodes
     )
+
+
+def _confirming(nodes: Sequence[Node]) -> tuple[ProposedStep, ...]:
+    """The steps that the engine appends; they are no part of the identity, which the steps that they confirm are."""
+    made = confirmations(nodes)
+    return proposed_steps(made, {node.step_id: len(nodes) + number for number, node in enumerate(made)})
 
 
 def _propose_open(model: OpenIntent, caller: Caller, business_reference: str | None) -> Proposal:

@@ -68,7 +68,7 @@ def grade(  # noqa: C901 - one line per rule
     """Take the highest level and duty that any rule asks for."""
     if contract.side_effect is SideEffect.READ_ONLY:
         return Grade(level=0, duty=Duty.NONE, because=("reads only",))
-    irreversible = contract.side_effect is SideEffect.IRREVERSIBLE
+    irreversible = contract.side_effect is SideEffect.IRREVERSIBLE or contract.confirms is not None
     rules: list[tuple[int, Duty, str]] = [(2, contract.duty, "writes")]
     if contract.amount is not None:
         rules.append((3, Duty.NONE, "moves money"))

@@ -12,7 +12,7 @@ from pydantic import ConfigDict, Field
 from contracts.base import JsonObject, JsonValue, Record
 from contracts.envelope import Cause, IntentReport, Outcome, StepReport
 from contracts.errors import ErrorInfo
-from contracts.intent import INTENT_ID_PATTERN, NAME_PATTERN, STEP_ID_PATTERN
+from contracts.intent import INTENT_ID_PATTERN, NAME_PATTERN, PLANNED_STEP_ID_PATTERN, STEP_ID_PATTERN
 from contracts.keys import compensate_key, execute_key
 from contracts.plan import Plan
 from contracts.tool import Duty
@@ -340,7 +340,7 @@ class Resolution(Message):
     resolution_id: DecisionId
     verb: Literal["retry", "skip", "done", "close", "forward"]
     operator: Annotated[str, Field(pattern=NAME_PATTERN)]
-    step_id: StepId | None = None
+    step_id: Annotated[str, Field(pattern=PLANNED_STEP_ID_PATTERN)] | None = None
     evidence: Annotated[str, Field(max_length=2_000, pattern=r"^[^\x00]*$")] = ""
 
 
