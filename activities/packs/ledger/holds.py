@@ -181,9 +181,7 @@ async def release(
     return await release_hold(transaction, output.hold_id, output.currency, context)
 
 
-async def release_hold(
-    transaction: Transaction, hold_id: str, currency: Currency, context: StepContext
-) -> Compensated:
+async def release_hold(transaction: Transaction, hold_id: str, currency: Currency, context: StepContext) -> Compensated:
     """Do `release` for whatever opened the hold."""
     params = {"hold_id": hold_id, "tenant": context.tenant}
     if await transaction.one(_RELEASE, params):

@@ -1,5 +1,7 @@
-"""Reservations: a payment in two halves. `reserve_customer_payment` holds the money for a payee; when every other step of
-its intent has landed, the confirmation captures the hold for that payee. Cancelled or expired, the money is free again.
+"""Reservations: a payment in two halves.
+
+`reserve_customer_payment` holds the money for a payee; when every other step of its intent has landed, its
+confirmation captures the hold for that payee. Cancelled or expired, the money is free again.
 """
 
 from typing import Final, LiteralString
