@@ -1,5 +1,6 @@
 """What must hold in every world: invariants 2-5 of DESIGN.md section 9, compensation order, finality, no haste."""
 
+from contracts.confirmation import confirms
 from contracts.envelope import Cause, StepState
 from contracts.saga import IntentPhase
 from contracts.tool import Dispatch
@@ -47,6 +48,9 @@ def check_act(  # noqa: C901 - one branch for each promise
                 raise ViolationError(f"{step.step_id} lands while the intent is {before.parked or before.phase}")
             if step.step_id in fake.gated and step.step_id not in before.approved - before.denied:
                 raise ViolationError(f"{step.step_id} runs without an approval")
+    confirmed = [step.step_id for step in fake.plan.steps if step.confirms and step.step_id in fake.live(after)]
+    if confirmed and not fake.reserved(after):
+        raise ViolationError(f"{', '.join(confirmed)} has landed, and not all that was posted stands")
     if (flight.name, flight.argument) == ("resolve", "close") and after.phase is IntentPhase.ADMITTED:
         raise ViolationError("an operator closed it, and the way forward is open")
     if after.phase != before.phase:
@@ -130,6 +134,9 @@ def check_command(flights: tuple[Flight, ...], flight: Flight, state: State) -> 
         raise ViolationError(f"{flight.label} in the other direction than what runs")
     if flight.name in ("execute", "compensate", "look up") and names & {"close", "settle", "park", "admit"}:
         raise ViolationError(f"{flight.label} while {', '.join(sorted(names))} runs")
+    posted = [step for step_id, step in state.steps.items() if confirms(step_id) is None]
+    if flight.name == "execute" and confirms(flight.step_id) and any(one.state is not StepState.DONE for one in posted):
+        raise ViolationError(f"{flight.label} is started before all that was posted has landed")
     all_done = all(step.state is StepState.DONE for step in state.steps.values())
     if flight.name == "settle" and all_done and state.cancellation is not None and not state.past_pivot:
         raise ViolationError("a cancel that was taken is forgotten")

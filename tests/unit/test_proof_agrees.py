@@ -34,6 +34,12 @@ PLANS = {
     ),
     "wide": graph(**{f"s{number}": "undo_local_note" for number in range(6)}),
     "unsound": graph(p="send_local_pivot", a="undo_local_note", q="send_local_pivot after p"),
+    "reserved": plan(
+        *graph(a="undo_local_note", b="undo_local_note", c="undo_local_note after a").steps,
+        made("a.confirm", "send_sure_final", ["a", "b", "c"]),
+        made("b.confirm", "send_sure_final", ["a.confirm", "b"]),
+        made("c.confirm", "send_sure_final", ["a.confirm", "c"]),
+    ),
     "tied": plan(
         made("a", "undo_local_note", resources=OBJECTS[:1]),
         made("b", "undo_local_note", resources=OBJECTS[:1]),
