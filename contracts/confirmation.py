@@ -7,12 +7,12 @@ it, so that until one has landed none has begun.
 Source of the pattern: Pardon & Pautasso, Atomic Distributed Transactions: a RESTful Design (2014).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from datetime import datetime
-from functools import lru_cache
+from functools import cache
 from typing import Any, Final, Generic
 
-from pydantic import create_model
+from pydantic import BaseModel, create_model
 
 from contracts.base import Contract, JsonObject
 from contracts.binding import bindings_of
@@ -28,6 +28,7 @@ SUFFIX: Final = ".confirm"
 """No id that is posted has a dot, and no tool's name: what ends so was appended by the engine."""
 STEP: Final = "step"
 RESERVATION: Final = "reservation"
+GIVEN: Final = frozenset({STEP, RESERVATION})
 
 
 class Confirming(Contract, Generic[In, Out]):
@@ -78,15 +79,20 @@ def confirmation_of(contract: AnyContract) -> AnyContract | None:
         timeout_seconds=contract.timeout_seconds,
         attempts_max=contract.attempts_max,
         duplicate_window_seconds=contract.duplicate_window_seconds,
-        sensitive_fields=contract.sensitive_fields | ({STEP, RESERVATION} if contract.sensitive_fields else set()),
+        sensitive_fields=contract.sensitive_fields | (GIVEN if contract.sensitive_fields else frozenset()),
         owner=contract.owner,
     )
 
 
-@lru_cache(maxsize=512)
-def _model(takes: type[In], gives: type[Out]) -> type[Confirming[In, Out]]:
+def _model(takes: type[BaseModel], gives: type[BaseModel]) -> type[Confirming[Any, Any]]:
+    return _model_of(takes, gives)
+
+
+@cache
+def _model_of(takes: Hashable, gives: Hashable) -> type[Confirming[Any, Any]]:
+    """Make the model once: schemas are kept by model."""
     fields: dict[str, Any] = {STEP: (takes, ...), RESERVATION: (gives, ...)}
-    return create_model(f"Confirming{takes.__name__}", __base__=Confirming, **fields)
+    return create_model("Confirming", __base__=Confirming, **fields)
 
 
 def confirmations(nodes: Sequence[Node]) -> list[Node]:

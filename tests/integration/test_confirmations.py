@@ -306,7 +306,7 @@ async def test_a_large_payment_that_cannot_be_undone_once_confirmed_needs_two_ap
 
 
 async def test_a_confirmation_is_no_tool_that_anybody_may_call(sagas: Sagas) -> None:
-    step = {"step_id": "x", "tool": "hold_sample_note@1.confirm", "arguments": {}}
+    step: JsonObject = {"step_id": "x", "tool": "hold_sample_note@1.confirm", "arguments": {}}
 
     with pytest.raises(Exception, match="Workflow execution failed") as error:
         await sagas.run(step)

@@ -69,7 +69,7 @@ def _check_step(  # noqa: C901 - as above
         raise ViolationError(f"{step_id} lands after it was {row.effect}")
     if now.effect == "COMPENSATED" and row.effect not in {"LANDED", "COMPENSATED"}:
         raise ViolationError(f"{step_id} is compensated though it never landed")
-    if fake.step(step_id).is_pivot and now.effect in COMPENSATED:
+    if (fake.step(step_id).is_pivot or confirms(step_id)) and now.effect in COMPENSATED:
         raise ViolationError(f"{step_id} cannot be undone, and is")
     if not remote:
         return

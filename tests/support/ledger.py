@@ -48,7 +48,7 @@ select backstay.append_audit('effect', %(tenant)s, %(key)s, 'step', %(tool)s, 'a
 """
 
 
-_CONFIRMING = {"step_id": "step.confirm", "side_effect": "IRREVERSIBLE", "duty": "NONE", "arguments": {}}
+_CONFIRMING: JsonObject = {"step_id": "step.confirm", "side_effect": "IRREVERSIBLE", "duty": "NONE", "arguments": {}}
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ def proposed(*steps: JsonObject, **more: object) -> Proposal:
     return propose(intent, CALLER, REGISTRY)
 
 
-def planned(*steps: JsonObject, policy: Policy | None = None, **more: object) -> Plan:
+def planned(*steps: JsonObject, policy: Policy | None = None, **more: Any) -> Plan:  # noqa: ANN401 - of the intent
     return plan_for(proposed(*steps, **more), {"book:B00000001": BOOK}, policy or Policy())
 
 
@@ -52,9 +52,9 @@ def beside(step: JsonObject) -> JsonObject:
     return {**step, "needs": []}
 
 
-def refused(*steps: JsonObject, **more: object) -> SagaError:
+def refused(*steps: JsonObject, policy: Policy | None = None) -> SagaError:
     with pytest.raises(SagaError) as error:
-        planned(*steps, **more)
+        planned(*steps, policy=policy)
     return error.value
 
 
@@ -214,7 +214,8 @@ def test_a_confirmation_that_answers_something_else_is_refused_at_start_up() -> 
     async def confirm(transaction: Any, step: HoldSampleNote, reservation: Any, context: Any) -> int:  # noqa: ANN401
         raise AssertionError((transaction, step, reservation, context))
 
-    tool: Any = replace(reserving_tool(Behaviour()), confirm=confirm)
+    wrong: Any = confirm
+    tool = replace(reserving_tool(Behaviour()), confirm=wrong)
     with pytest.raises(PackError, match="confirm must return ConfirmedSampleNote"):
         check_packs([Pack(name="one", tools=(tool,), resources=sample_pack(Behaviour()).resources)])
 
