@@ -359,6 +359,18 @@ def test_the_example_of_open_intents_runs_and_says_what_it_shows(shell: Shell, t
     assert neutral(said) == neutral(shown)
 
 
+def test_the_example_of_reservations_runs_and_says_what_it_shows(shell: Shell, tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "reservations.md").read_text(encoding="utf-8")
+    for name, intent in re.findall(r"`(\w+\.json)`:\n\n```json\n(.*?)```", page, re.DOTALL):
+        (tmp_path / name).write_text(intent, encoding="utf-8")
+    for shown in re.findall(r"```console\n(.*?)```", page, re.DOTALL):
+        (line, *_) = shown.splitlines()
+        words = line.removeprefix("$ backstay ").split()
+        done = shell.run(*(str(tmp_path / word) if word.endswith(".json") else word for word in words))
+
+        assert neutral(f"{line}\n{done.output}{done.errors}") == neutral(shown)
+
+
 def neutral(text: str) -> str:
     """Words without ids, numbers and times."""
     return re.sub(r"int_[a-z2-7]{26}|[0-9a-f]{64}|\b[HCM]\w{5,}|#\d+|\d{4}-\d\d-\d\dT[\d:.+Z]+|\b\d{5,}\b", "_", text)
