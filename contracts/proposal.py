@@ -142,7 +142,7 @@ def propose(
         business_reference=business_reference,
     )
     steps = proposed_steps(ordered(nodes), canonical.positions)
-    steps += _confirming(ordered(nodes))
+    steps += confirming_steps(ordered(nodes))
     intent_id = keys.intent_id(key)
     proof = prove_steps(intent_id, steps, registry)
     require_sound(proof, [node.step_id for node in nodes])
@@ -177,7 +177,7 @@ def proposed_steps(nodes: Sequence[Node], positions: Mapping[str, int]) -> tuple
     )
 
 
-def _confirming(nodes: Sequence[Node]) -> tuple[ProposedStep, ...]:
+def confirming_steps(nodes: Sequence[Node]) -> tuple[ProposedStep, ...]:
     """The steps that the engine appends; they are no part of the identity, which the steps that they confirm are."""
     made = confirmations(nodes)
     return proposed_steps(made, {node.step_id: len(nodes) + number for number, node in enumerate(made)})

@@ -10,7 +10,7 @@ from activities.tool import Pack
 from contracts.base import JsonObject
 from contracts.confirmation import SUFFIX, confirmation_of, confirms
 from contracts.errors import SagaError
-from contracts.growth import grow
+from contracts.growth import grow, seal
 from contracts.intent import Caller
 from contracts.lint import check_contract
 from contracts.near import near_keys
@@ -220,11 +220,17 @@ def test_a_confirmation_that_answers_something_else_is_refused_at_start_up() -> 
         check_packs([Pack(name="one", tools=(tool,), resources=sample_pack(Behaviour()).resources)])
 
 
-def test_an_open_intent_takes_no_reservation_and_says_why() -> None:
-    opened = propose({"protocol": 1, "session_id": "chat-1", "open": "trip"}, CALLER, REGISTRY)
+# --- open intents ----------------------------------------------------------------------------------------------------
 
-    with pytest.raises(SagaError) as error:
-        grow(plan_for(opened, {}, Policy()), held("a"), REGISTRY, final=True)
 
-    assert error.value.reason is Reason.PLAN_UNSOUND
-    assert "does not append confirmations yet" in str(error.value)
+def test_an_open_intent_is_confirmed_when_nothing_follows_any_more() -> None:
+    opened = plan_for(propose({"protocol": 1, "session_id": "chat-1", "open": "trip"}, CALLER, REGISTRY), {}, Policy())
+
+    first = grow(opened, held("a"), REGISTRY, final=False)
+    last = grow(opened, held("a"), REGISTRY, final=True)
+
+    assert first.confirming == ()
+    assert [(step.step_id, step.needs) for step in last.confirming] == [("a.confirm", ("a",))]
+    assert last.added.step_id == "a"
+    assert [step.step_id for step in last.proof.steps] == ["a", "a.confirm"]
+    assert seal(opened, REGISTRY) is None

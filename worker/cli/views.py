@@ -281,7 +281,7 @@ def tools(envelope: Envelope) -> Iterable[View]:
             Node("gives", tuple(_field(name, spec, found["output"]) for name, spec in _properties(found["output"]))),
             Node("may refuse with", tuple(Node(reason) for reason in found["reasons"])),
             *((Node(f"undo: {found['compensates_by']}"),) if found["compensates_by"] else ()),
-            *((Node(f"confirmed when all else is done: {found['confirms']}"),) if found["confirms"] else ()),
+            *((Node(f"confirmed when all else is done: {found['confirms']}"),) if found.get("confirms") else ()),
         ),
         style="bold",
     )
