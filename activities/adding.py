@@ -21,7 +21,7 @@ from activities.tool import Pack
 from contracts.base import JsonObject
 from contracts.binding import resolve
 from contracts.errors import Phase, SagaError
-from contracts.growth import Growth, grow, request_digest
+from contracts.growth import Growth, grow, request_digest, seal
 from contracts.near import near_keys
 from contracts.opening import AddAnswer, AddRequest
 from contracts.plan import Plan, PlannedStep
@@ -103,7 +103,7 @@ class Adding:
         if step is not None and not is_known:
             grown = await self._grown(transaction, seen, step, outputs, final=request.final)
         elif request.final and not plan.sealed:
-            grown = await self._store(transaction, seen, plan.changed(sealed=True), None, None)
+            grown = await self._sealed(transaction, seen)
         else:
             grown = plan
         standing = seen.standing.model_copy(update={"plan": grown, "plan_digest": grown.digest})
@@ -121,8 +121,26 @@ class Adding:
         plan = seen.plan
         growth = grow(plan, step, self.registry, final=final)
         planned = await self._planned(transaction, seen, growth, outputs)
-        grown = plan.changed(steps=(*plan.steps, planned), sealed=final, proof_digest=growth.proof.digest)
-        return await self._store(transaction, seen, grown, growth, step)
+        steps = (*plan.steps, planned, *self._confirmations(seen, growth))
+        grown = plan.changed(steps=steps, sealed=final, proof_digest=growth.proof.digest)
+        return await self._store(transaction, seen, grown, growth.proof.text, growth.added, step)
+
+    async def _sealed(self, transaction: Transaction, seen: _Locked) -> Plan:
+        plan, growth = seen.plan, seal(seen.plan, self.registry)
+        if growth is None:
+            return await self._store(transaction, seen, plan.changed(sealed=True), None)
+        steps = (*plan.steps, *self._confirmations(seen, growth))
+        grown = plan.changed(steps=steps, sealed=True, proof_digest=growth.proof.digest)
+        return await self._store(transaction, seen, grown, growth.proof.text)
+
+    def _confirmations(self, seen: _Locked, growth: Growth) -> list[PlannedStep]:
+        """Plan what confirms the steps of a plan that is sealed with this; it touches nothing and asks nobody."""
+        caller = caller_of(seen.row)
+        every = (*growth.steps, *growth.confirming)
+        return [
+            plan_added(every[: number + 1], caller=caller, objects={}, policy=self.policy, alike={})
+            for number in range(len(growth.steps), len(every))
+        ]
 
     async def _planned(
         self, transaction: Transaction, seen: _Locked, growth: Growth, outputs: Mapping[str, JsonObject]
@@ -145,8 +163,14 @@ class Adding:
         await transaction.later(NEAR, values)
         return planned
 
-    async def _store(
-        self, transaction: Transaction, seen: _Locked, plan: Plan, growth: Growth | None, step: JsonObject | None
+    async def _store(  # noqa: PLR0917 - what is stored, and what of it was asked for
+        self,
+        transaction: Transaction,
+        seen: _Locked,
+        plan: Plan,
+        proof: str | None,
+        new: ProposedStep | None = None,
+        step: JsonObject | None = None,
     ) -> Plan:
         stored = await transaction.one("select proof from backstay.intents where intent_key = %s", (plan.intent_key,))
         row = await transaction.one(
@@ -157,16 +181,16 @@ class Adding:
                 "request_digest": None if step is None else request_digest(step),
                 "plan": plan.model_dump_json(),
                 "plan_digest": plan.digest,
-                "proof": growth.proof.text if growth is not None else (stored or {})["proof"],
+                "proof": proof or (stored or {})["proof"],
                 "proof_digest": plan.proof_digest,
                 "tools": list(plan.tools),
                 "risk_level": plan.risk_level,
-                "window": 0 if growth is None else growth.added.contract.duplicate_window_seconds,
+                "window": 0 if new is None else new.contract.duplicate_window_seconds,
             },
         )
         if row is None or not row["grown"]:
             raise AssertionError(f"the plan of {plan.intent_id} does not continue what is stored under our lock")
-        added = plan.steps[-1] if growth is not None else None
+        added = plan.by_id[new.step_id] if new is not None else None
         await audit.append(
             transaction,
             "sealed" if added is None else "step_added",

@@ -17,6 +17,7 @@ from activities.database import Database, Row, Transaction
 from activities.fallback import fence_first, fenced_for
 from activities.late import asked_digest
 from activities.locks import LockedError, queue_up, take_locks
+from activities.reservations import check_outlasts
 from activities.standing import caller_of, check_owner, plan_of, warnings_of
 from activities.tool import AnyRemoteTool, AnyTool, StepContext
 from contracts.base import JsonObject
@@ -259,6 +260,7 @@ async def _land(transaction: Transaction, tool: AnyTool, call: StepCall) -> Step
     output: BaseModel = await tool.execute(transaction, arguments, context)
     if tool.verify is not None:
         await tool.verify(transaction, arguments, output, context)
+    await check_outlasts(transaction, contract, call, output)
     response_text = canonical_json(output.model_dump(mode="json")).decode()
     await transaction.later(
         "update backstay.effects set response = %s where step_key = %s", (response_text, call.step_key)

@@ -24,7 +24,7 @@ from contracts.tool import Dispatch, Idempotency, SideEffect, WhenMoved
 ENTRY_POINT_GROUP: Final = "backstay.packs"
 _COLUMNS: Final = frozenset(field.name for field in fields(ObjectState))
 _OPTIONAL_COLUMNS: Final = frozenset(field.name for field in fields(ObjectState) if field.default is not MISSING)
-_PARAMETERS: Final = {"execute": 3, "compensate": 4, "verify": 4}
+_PARAMETERS: Final = {"execute": 3, "compensate": 4, "verify": 4, "confirm": 4}
 _REMOTE_PARAMETERS: Final = {"execute": 2, "lookup": 2, "compensate": 3, "cancel_by_key": 2, "verify": 3}
 
 
@@ -110,6 +110,8 @@ def _tool_problems(tool: AnyTool | AnyRemoteTool, kinds: dict[str, str]) -> list
         problems.append(f"is a {type(tool).__name__} and yet dispatched {contract.dispatch}; change one of the two.")
     if isinstance(tool, RemoteTool):
         problems += _remote_problems(tool)
+    elif (contract.confirms is None) != (tool.confirm is None):
+        problems.append("confirms of the contract and the handler confirm go together; add or drop one.")
     parameters = _REMOTE_PARAMETERS if is_remote else _PARAMETERS
     for name, wanted in parameters.items():
         handler = getattr(tool, name)
@@ -161,6 +163,10 @@ def _handler_problems(  # noqa: PLR0911 - one line per fault
         return [f"compensate must take {output.__name__} | None: an outcome can be unknown."]
     if name == "compensate" and annotations.get("return", Compensated) is not Compensated:
         return ["compensate must return Compensated; it may carry a residue."]
+    if name == "confirm" and tool.contract.confirms is not None:
+        confirmed = tool.contract.confirms.output
+        if annotations.get("return", confirmed) is not confirmed:
+            return [f"confirm must return {confirmed.__name__}, the contract's confirms.output."]
     if name == "execute" and annotations.get("return") not in (None, tool.contract.output):
         return [f"execute must return {tool.contract.output.__name__}, the contract's output."]
     return []

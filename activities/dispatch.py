@@ -27,6 +27,7 @@ from activities.grading import Grading
 from activities.phase import close_intent, park_intent, settle_intent
 from activities.remote import execute_remote_step
 from activities.remote_compensation import compensate_remote_step
+from activities.reservations import confirming
 from activities.resolutions import admit_resolution
 from activities.sightings import look_up_step
 from activities.tool import AnyRemoteTool, AnyTool, Pack, RemoteTool
@@ -164,7 +165,8 @@ def _tool_activities(database: Database, tool: AnyTool) -> list[ActivityFunction
     functions = [named(tool.contract.wire_name, execute, saga.StepCall, saga.StepResult)]
     if tool.contract.writes:
         functions.append(named(tool.contract.compensate_name, compensate, saga.CompensateCall, saga.CompensateResult))
-    return functions
+    confirmation = confirming(tool)
+    return functions if confirmation is None else [*functions, *_tool_activities(database, confirmation)]
 
 
 def _remote_activities(database: Database, tool: AnyRemoteTool) -> list[ActivityFunction]:

@@ -81,8 +81,8 @@ having count(*) filter (where m.operation_type = 'CAPTURE' and m.debit_account =
 
 -- name: 2c no_open_hold_past_its_saga
 -- An open hold whose freeze is undone or fenced, whose intent ended otherwise than committed, or whose intent
--- committed although a later step of it was to capture the hold. A freeze alone legitimately leaves its hold, and so
--- does a compensation that an operator skipped or did by other means.
+-- committed although a later step of it was to capture the hold, or its own confirmation. A freeze alone legitimately
+-- leaves its hold, and so does what an operator skipped or did by other means.
 select h.hold_id as subject, format('open; freeze %s of intent %s is %s, phase %s', e.step_id, i.intent_id, e.state, i.phase) as detail
 from ledger.holds h
 left join backstay.effects e on e.transaction_id = h.transaction_id and e.direction = 'execute'
@@ -96,12 +96,25 @@ where h.state = 'OPEN' and (
     or i.phase = 'COMMITTED' and exists (
         select from jsonb_array_elements(i.plan::jsonb -> 'steps') as step
         where step -> 'arguments' -> 'hold_id'
-            in (to_jsonb(h.hold_id), jsonb_build_object('$from', e.step_id || '.hold_id'))));
+            in (to_jsonb(h.hold_id), jsonb_build_object('$from', e.step_id || '.hold_id')))
+    or i.phase = 'COMMITTED' and h.payee is not null and not exists (
+        select from backstay.effects c
+        where c.intent_key = e.intent_key and c.step_id = e.step_id || '.confirm' and c.source = 'operator'));
 
 -- name: 2d no_hold_open_long_past_expiry
 -- The sweep has an hour; until it comes by, an overdue hold cannot be captured anyway.
 select hold_id as subject, format('open, expired at %s', expires_at) as detail
 from ledger.holds where state = 'OPEN' and expires_at < now() - interval '1 hour';
+
+-- name: 2e reservations_go_to_their_payee
+-- What was reserved for a payee is captured whole and for that payee, and by nothing but its confirmation.
+select h.hold_id as subject, format('reserved %s for %s; capture of %s for %s by step %s', h.amount_cents, h.payee, c.amount_cents, c.credit_account, e.step_id) as detail
+from ledger.holds h
+join ledger.captures c on c.hold_id = h.hold_id
+left join backstay.effects t on t.transaction_id = h.transaction_id and t.direction = 'execute'
+left join backstay.effects e on e.transaction_id = c.transaction_id and e.intent_key = t.intent_key
+where h.payee is not null and (c.credit_account <> h.payee or c.amount_cents <> h.amount_cents
+    or e.step_id is distinct from t.step_id || '.confirm');
 
 -- name: 3a committed_intents_live_whole
 -- A committed intent has every writing step of its plan landed, once, and nothing else; a used fallback stands for its
@@ -172,7 +185,7 @@ where e.direction = 'execute' and (
 -- Every movement but an opening is the work of one effect, of the tool that books such movements.
 with books (tool, direction, operation_type) as (values
     ('debit_frozen_funds', 'execute', 'CAPTURE'), ('debit_frozen_funds', 'compensate', 'REFUND'),
-    ('refund_captured_debit', 'execute', 'REFUND'),
+    ('refund_captured_debit', 'execute', 'REFUND'), ('reserve_customer_payment', 'execute', 'CAPTURE'),
     ('credit_customer_account', 'execute', 'CREDIT'), ('credit_customer_account', 'compensate', 'REVERSAL'),
     ('transfer_customer_funds', 'execute', 'TRANSFER'), ('transfer_customer_funds', 'compensate', 'REVERSAL'),
     ('reverse_ledger_movement', 'execute', 'REVERSAL'),
@@ -188,23 +201,27 @@ where m.operation_type <> 'OPENING' and (i.intent_key is null or b.tool is null)
 -- Every landed effect of a ledger tool wrote its one movement, hold, capture or lock: none is missing.
 select e.step_key as subject, format('%s of %s is %s without its ledger row', e.direction, e.tool, e.state) as detail
 from backstay.effects e
-cross join lateral (select split_part(e.tool, '@', 1) as name) t
-where e.direction = 'execute' and e.state <> 'TOMBSTONE' and (
-    t.name = 'freeze_account_funds'
+cross join lateral (select split_part(e.tool, '@', 1) as name, e.step_id like '%.confirm' as confirms) t
+where e.direction = 'execute' and e.state <> 'TOMBSTONE' and not (t.confirms and e.source = 'operator') and (
+    t.name in ('freeze_account_funds', 'reserve_customer_payment') and not t.confirms
         and not exists (select from ledger.holds h where h.transaction_id = e.transaction_id)
-    or t.name = 'debit_frozen_funds'
+    or (t.name = 'debit_frozen_funds' or t.confirms and t.name = 'reserve_customer_payment')
         and not exists (select from ledger.captures c where c.transaction_id = e.transaction_id)
     or t.name = 'lock_customer_account'
         and not exists (select from ledger.locks l where l.transaction_id = e.transaction_id)
-    or t.name in ('debit_frozen_funds', 'refund_captured_debit', 'credit_customer_account', 'transfer_customer_funds',
-            'reverse_ledger_movement', 'adjust_account_balance')
+    or (t.name in ('debit_frozen_funds', 'refund_captured_debit', 'credit_customer_account', 'transfer_customer_funds',
+            'reverse_ledger_movement', 'adjust_account_balance') or t.confirms and t.name = 'reserve_customer_payment')
         and not exists (select from ledger.movements m where m.transaction_id = e.transaction_id));
 
 -- name: 3h holds_captures_and_locks_have_their_effect
 select r.name as subject, format('effect %s is %s of %s, %s', r.transaction_id, e.direction, e.tool, e.state) as detail
 from (
-    select hold_id as name, transaction_id, 'freeze_account_funds' as tool from ledger.holds
-    union all select capture_id, transaction_id, 'debit_frozen_funds' from ledger.captures
+    select hold_id as name, transaction_id,
+        case when payee is null then 'freeze_account_funds' else 'reserve_customer_payment' end as tool
+    from ledger.holds
+    union all select c.capture_id, c.transaction_id,
+        case when h.payee is null then 'debit_frozen_funds' else 'reserve_customer_payment' end
+    from ledger.captures c join ledger.holds h on h.hold_id = c.hold_id
     union all select 'lock of ' || account_id, transaction_id, 'lock_customer_account' from ledger.locks
 ) r
 left join backstay.effects e on e.transaction_id = r.transaction_id and e.direction = 'execute'
@@ -259,6 +276,25 @@ select a.resource as subject, format('%s by %s, %s by %s', a.mode, a.intent_id, 
 from backstay.counting_locks a
 join backstay.counting_locks b on b.resource = a.resource and b.intent_key > a.intent_key
 where a.is_held and b.is_held and 'EXCLUSIVE' in (a.mode, b.mode);
+
+-- name: 3n confirmed_after_all_else
+-- A confirmation landed after every other writing step of its plan, or that step's fallback, and all of them stand.
+select e.step_key as subject, format('confirmed, but step %s does not stand', step ->> 'step_id') as detail
+from backstay.effects e
+join backstay.intents i on i.intent_key = e.intent_key
+cross join lateral jsonb_array_elements(i.plan::jsonb -> 'steps') as step
+where e.direction = 'execute' and e.state <> 'TOMBSTONE' and e.step_id like '%.confirm'
+    and step ->> 'side_effect' <> 'READ_ONLY' and step ->> 'stands_for' is null and step ->> 'step_id' not like '%.confirm'
+    and not exists (
+        select from backstay.effects o where o.intent_key = e.intent_key and o.direction = 'execute'
+            and o.state = 'LANDED' and o.transaction_id < e.transaction_id
+            and o.step_id in (step ->> 'step_id', step ->> 'step_id' || '.fallback'));
+
+-- name: 3o nothing_is_undone_past_a_confirmation
+select c.step_key as subject, format('undone, but %s of the same intent has landed', e.step_id) as detail
+from backstay.effects e
+join backstay.effects c on c.intent_key = e.intent_key and (c.direction = 'compensate' or c.state = 'COMPENSATED')
+where e.direction = 'execute' and e.state <> 'TOMBSTONE' and e.step_id like '%.confirm';
 
 -- name: 4a compensated_steps_stay_down
 -- Where a compensation landed, its step is compensated or fenced: it is not live and can never land.

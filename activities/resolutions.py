@@ -12,12 +12,14 @@ from typing import Final, LiteralString
 
 from activities import audit
 from activities.attempts import UNDECIDED, attempt_of, fence, land
+from activities.confirmations import land_confirmation
 from activities.database import Database, Row, Transaction
 from activities.phase import UNPARK, pivot_landed
 from activities.sightings import look_up_step
 from activities.standing import caller_of, locked, standing_of, unknown_steps, without_plan
 from activities.tool import AnyRemoteTool
 from contracts.base import JsonObject
+from contracts.confirmation import confirms
 from contracts.envelope import Cause
 from contracts.errors import SagaError
 from contracts.keys import execute_key
@@ -61,7 +63,7 @@ def verbs_for(standing: Standing, *, pivot_landed: bool = False) -> dict[str, li
     if standing.parked is ParkReason.COMPENSATION_REFUSED:
         verbs |= {step_id: ["done", "retry", "skip"] for step_id in stuck}
     if standing.parked is ParkReason.STUCK_AFTER_PIVOT:
-        verbs |= {step_id: ["retry"] for step_id in stuck}
+        verbs |= {one: ["retry"] if confirms(one) is None else ["done", "retry", "skip"] for one in stuck}
     if unknown:
         verbs |= {step_id: ["done", "retry"] if pivot_landed else ["done", "retry", "skip"] for step_id in stuck}
     return verbs
@@ -93,6 +95,7 @@ async def admit_resolution(
     `close` sets CLOSING at once and `done` and `skip` of a compensation mark the effect COMPENSATED, with what was
     said as residue for `skip`: should the saga lose the answer, the rows still say how it goes on. Of a step whose
     outcome is unknown `done` writes the effect on the operator's word, `skip` a tombstone; `retry` gives it patience.
+    Of a confirmation that is stuck both write the effect, and `skip` what is said as its residue.
     Repeating a resolution gives an accepted answer again; its id used for another one is refused.
     Raises SagaError: INTENT_NOT_FOUND, RUN_STALE; transient ones.
     """
@@ -235,6 +238,8 @@ async def _take(
             await _take_unknown(transaction, row, tool, request, execute_key(row["intent_key"], resolution.step_id))
     elif resolution.verb in ("forward", "retry"):
         await transaction.later(_REFUSED_AGAIN, (row["intent_key"],))
+    elif standing.parked is ParkReason.STUCK_AFTER_PIVOT and standing.plan is not None:
+        residue = await land_confirmation(transaction, row, standing.plan, resolution)
     elif resolution.verb in ("done", "skip") and resolution.step_id is not None:
         residue = f"not restored: {resolution.evidence}" if resolution.verb == "skip" else None
         await transaction.later(

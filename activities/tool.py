@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, Generic, LiteralString
 
+from pydantic import BaseModel
+
 from activities.database import Transaction
 from contracts.errors import SagaError
 from contracts.reasons import EffectOutcome, Reason
@@ -46,12 +48,16 @@ class Tool(Generic[In, Out]):
     compensate(transaction, input, output, context) -> Compensated; `output` is None when the outcome of the
     execute is not known (never for a database tool). Raises SagaError when it cannot be undone: the step parks.
     verify(transaction, input, output, context): raises SagaError(POSTCONDITION_FAILED); the effect rolls back.
+    confirm(transaction, input, output, context) -> the contract's `confirms.output`: make final what execute reserved,
+    given what that took and answered; `context` is the confirmation's own. Refuses what has expired, by the database's
+    clock, and else nothing; `compensate` of a reservation that has expired has nothing to do and succeeds.
     """
 
     contract: ToolContract[In, Out]
     execute: Callable[[Transaction, In, StepContext], Awaitable[Out]]
     compensate: Callable[[Transaction, In, Out | None, StepContext], Awaitable[Compensated]] | None = None
     verify: Callable[[Transaction, In, Out, StepContext], Awaitable[None]] | None = None
+    confirm: Callable[[Transaction, In, Out, StepContext], Awaitable[BaseModel]] | None = None
 
 
 AnyTool = Tool[Any, Any]

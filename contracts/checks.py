@@ -14,6 +14,7 @@ from pydantic import Field
 from contracts import amounts, states
 from contracts.base import Record
 from contracts.binding import bindings_of
+from contracts.confirmation import confirms
 from contracts.ends import Settling, settling_of
 from contracts.late import late_sources
 from contracts.objects import Call, Objects
@@ -104,7 +105,7 @@ class Checks:
 
     @cached_property
     def _legal(self) -> tuple[str, ...]:
-        return legal_order(self._moves)
+        return legal_order([move for move in self._moves if confirms(move.step_id) is None])
 
     def _compensatable(self) -> Iterator[Check]:
         wrong = list(self._not_undone())

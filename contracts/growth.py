@@ -9,7 +9,7 @@ from contracts.keys import digest
 from contracts.plan import Plan
 from contracts.problems import problem_at
 from contracts.proof import Proof, prove_steps, require_sound
-from contracts.proposal import ProposedStep, proposed_steps
+from contracts.proposal import ProposedStep, confirming_steps, proposed_steps
 from contracts.reader import read_intent
 from contracts.reasons import Reason, Retryable
 from contracts.registry import Registry
@@ -18,10 +18,11 @@ from contracts.wire import refusal
 
 @dataclass(frozen=True)
 class Growth:
-    """A plan's steps with one more at the end, and the proof of them all."""
+    """A plan's steps with one more at the end, what confirms them if nothing follows, and the proof of them all."""
 
     steps: tuple[ProposedStep, ...]
     proof: Proof
+    confirming: tuple[ProposedStep, ...] = ()
 
     @property
     def added(self) -> ProposedStep:
@@ -43,20 +44,33 @@ def grow(plan: Plan, step: JsonObject, registry: Registry, *, final: bool) -> Gr
     if FALLBACK in step:
         message = "A step of an open intent has no fallback: whether it landed is known before the next one is added."
         raise refusal(Reason.ARGUMENTS_INVALID, [problem_at((FALLBACK,), "unknown_field", message, "nothing", None)])
+    try:
+        growth = _read(plan, [step], registry, final=final)
+        if growth.added.is_pivot and not final:
+            raise _irreversible(growth.added)
+        require_sound(growth.proof)
+    except SagaError as error:
+        raise _inside(error, f"steps[{len(plan.steps)}]") from None
+    return growth
+
+
+def seal(plan: Plan, registry: Registry) -> Growth | None:
+    """Append what confirms a plan's steps, now that no step follows; None when nothing has to be confirmed."""
+    if not plan.steps:
+        return None
+    growth = _read(plan, [], registry, final=True)
+    return growth if growth.confirming else None
+
+
+def _read(plan: Plan, more: list[JsonObject], registry: Registry, *, final: bool) -> Growth:
     before = [
         {"step_id": one.step_id, "tool": one.tool, "arguments": one.arguments, "needs": list(one.needs)}
         for one in plan.steps
     ]
-    try:
-        _, nodes = read_intent({"protocol": 1, "session_id": plan.session_id, "steps": [*before, step]}, registry)
-        steps = proposed_steps(nodes, {node.step_id: number for number, node in enumerate(nodes)})
-        if steps[-1].is_pivot and not final:
-            raise _irreversible(steps[-1])
-        proof = prove_steps(plan.intent_id, steps, registry)
-        require_sound(proof)
-    except SagaError as error:
-        raise _inside(error, f"steps[{len(before)}]") from None
-    return Growth(steps, proof)
+    _, nodes = read_intent({"protocol": 1, "session_id": plan.session_id, "steps": [*before, *more]}, registry)
+    steps = proposed_steps(nodes, {node.step_id: number for number, node in enumerate(nodes)})
+    confirming = confirming_steps(nodes) if final else ()
+    return Growth(steps, prove_steps(plan.intent_id, (*steps, *confirming), registry), confirming)
 
 
 def request_digest(step: JsonObject) -> str:

@@ -9,6 +9,8 @@ from contracts.base import Contract, JsonObject, JsonValue, as_object
 
 STEPS_MAX: Final = 50
 STEP_ID_PATTERN: Final = r"^[a-z][a-z0-9_]{0,47}$"
+PLANNED_STEP_ID_PATTERN: Final = r"^[a-z][a-z0-9_]{0,47}(\.(fallback|confirm))?$"
+"""Of any step of a plan: those that were posted, their fallbacks, and what the engine appends to confirm."""
 SESSION_ID_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$"
 NAME_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._:@-]{0,127}$"
 REFERENCE_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._:#-]{0,127}$"
@@ -17,8 +19,6 @@ FROM: Final = "$from"
 """The key that makes an object a binding."""
 FALLBACK: Final = "fallback"
 FALLBACK_SUFFIX: Final = f".{FALLBACK}"
-PLANNED_STEP_PATTERN: Final = r"^[a-z][a-z0-9_]{0,47}(\.fallback)?$"
-"""Ids of the steps of a plan: those that were posted, and their fallbacks."""
 FN: Final = "$fn"
 """The key that makes an object a named function of bindings."""
 OF: Final = "of"

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
+from contracts.confirmation import check_confirmation
 from contracts.problems import field_problems
 from contracts.remoteness import check_remote
 from contracts.shape import Place, shape_of
@@ -39,7 +40,7 @@ def check_contract(contract: AnyContract) -> list[str]:
     ]
     wrong = [*_check_name(contract), *_check_words(contract), *models]
     wrong += [*_check_level(contract), *_check_consistency(contract), *_check_numbers(contract)]
-    wrong += check_remote(contract)
+    wrong += [*check_remote(contract), *check_confirmation(contract)]
     if not models:  # what follows reads the schemas
         wrong += [*_check_places(contract), *_check_examples(contract)]
     return wrong

@@ -7,6 +7,7 @@ reference, tool, identity arguments. A bound argument counts as the near-key of 
 from collections.abc import Iterable
 
 from contracts.base import JsonObject, JsonValue, as_array, as_object
+from contracts.confirmation import confirms
 from contracts.intent import FROM, Caller, binding_of
 from contracts.keys import digest
 from contracts.proposal import ProposedStep
@@ -22,6 +23,8 @@ def near_keys(caller: Caller, steps: Iterable[ProposedStep], business_reference:
     keys: dict[str, str] = {}
     writing: dict[str, str] = {}
     for step in steps:  # what a step is bound to has its key already
+        if confirms(step.step_id) is not None:
+            continue
         keys[step.step_id] = digest([*who, step.contract.name, _bound(_identity(step), keys)])
         if step.contract.writes:
             writing[step.step_id] = keys[step.step_id]

@@ -5,6 +5,7 @@ from functools import cached_property
 from typing import Any, Self
 
 from contracts.base import JsonObject, Record
+from contracts.confirmation import confirms
 from contracts.intent import Caller
 from contracts.keys import digest, execute_key
 from contracts.late import late_sources
@@ -45,6 +46,11 @@ class PlannedStep(Record):
     def in_place(self) -> Self:
         """Give the same call under the id of the step that it stands for."""
         return self.model_copy(update={"step_id": self.stands_for or self.step_id, "stands_for": None})
+
+    @property
+    def confirms(self) -> str | None:
+        """The step whose reservation it makes final; None for one that was posted."""
+        return confirms(self.step_id)
 
     @property
     def is_remote(self) -> bool:

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Final
 
 from contracts.base import as_array
+from contracts.confirmation import check_lasts, confirms
 from contracts.errors import Phase, SagaError
 from contracts.fallback import fallback_id, line, lines
 from contracts.graph import ancestors_of
@@ -189,7 +190,9 @@ class _World:
         self.count(step)
         graded = grade(contract, self.inputs(step, crossings), self._policy)
         duty, because = graded.duty, graded.because
-        repeated = contract.writes and occurrence > 1 and graded.level >= LEVEL_ASKED_WHEN_REPEATED
+        check_lasts(step.step_id, contract, step.arguments, self._policy.intent_deadline_seconds)
+        posted = confirms(step.step_id) is None
+        repeated = posted and contract.writes and occurrence > 1 and graded.level >= LEVEL_ASKED_WHEN_REPEATED
         if repeated and duty is Duty.NONE:
             duty, because = Duty.ONE, (*because, f"occurrence {occurrence} of the same intent")
         if earlier is not None:

@@ -13,6 +13,7 @@ from pydantic import Field
 
 from contracts.base import Record
 from contracts.checks import Check, Checks, Rule, Verdict
+from contracts.confirmation import confirms
 from contracts.ends import (
     NEVER_UNKNOWN,
     Fault,
@@ -184,7 +185,7 @@ def require_sound(proof: Proof, posted: Sequence[str] = ()) -> None:
         details={"broken": [check.model_dump(mode="json") for check in broken]},
         fields=[
             FieldProblem(
-                path=f"steps[{index[check.path[-1]]}]",
+                path=f"steps[{index[_posted(check.path[-1])]}]",
                 code=_CODES[check.rule],
                 message=check.says,
                 allowed=check.advice,
@@ -206,6 +207,11 @@ def _checks(steps: Sequence[Call], contracts: Mapping[str, AnyContract]) -> Iter
             if said not in told:
                 told.add(said)
                 yield check.model_copy(update={"says": when + check.says}) if when else check
+
+
+def _posted(step_id: str) -> str:
+    """The step that was posted, of one that the engine appended."""
+    return confirms(step_id) or step_id
 
 
 def _proved(step: Call, contract: AnyContract | None, *, has_pivot: bool, has_fallback: bool) -> ProvedStep:

@@ -12,6 +12,7 @@ from contracts import keys
 from contracts.base import JsonObject
 from contracts.binding import Binding
 from contracts.canonical import canonical_form
+from contracts.confirmation import confirmations
 from contracts.graph import Node, ordered
 from contracts.intent import OPEN, Caller, Intent, OpenIntent
 from contracts.late import late_arguments
@@ -148,6 +149,7 @@ def propose(
         business_reference=business_reference,
     )
     steps = proposed_steps(ordered(nodes), canonical.positions)
+    steps += confirming_steps(ordered(nodes))
     intent_id = keys.intent_id(key)
     proof = prove_steps(intent_id, steps, registry)
     require_sound(proof, [node.step_id for node in nodes])
@@ -186,6 +188,12 @@ def proposed_steps(nodes: Sequence[Node], positions: Mapping[str, int]) -> tuple
                 )
             )
     return tuple(found)
+
+
+def confirming_steps(nodes: Sequence[Node]) -> tuple[ProposedStep, ...]:
+    """The steps that the engine appends; they are no part of the identity, which the steps that they confirm are."""
+    made = confirmations(nodes)
+    return proposed_steps(made, {node.step_id: len(nodes) + number for number, node in enumerate(made)})
 
 
 def _propose_open(model: OpenIntent, caller: Caller, business_reference: str | None) -> Proposal:

@@ -326,7 +326,7 @@ class _Reading:
             self._say(step.at("needs", number), code, why, allowed, next(iter(others), None))
 
     def _check_fallbacks(self, steps: list[_Step]) -> None:
-        """Check that there are few, and that each is a write for a write: what only reads is read again."""
+        """Check that there are few, and that each is a write for a write; nothing reserves on either side."""
         with_one = [step for step in steps if step.fallback is not None]
         for step in with_one[FALLBACKS_MAX:]:
             message = f"At most {FALLBACKS_MAX} steps of an intent have a fallback."
@@ -337,6 +337,10 @@ class _Reading:
                     message = f"{call.contract.wire_name} only reads: it neither has a fallback nor is one."
                     allowed = "a tool that writes" if call is not step else "no fallback here"
                     self._say(step.at(FALLBACK), "fallback_reads", message, allowed, None)
+                elif call.contract is not None and call.contract.confirms is not None:
+                    message = f"{call.contract.wire_name} reserves, and what is confirmed is said beforehand."
+                    allowed = "a tool that reserves nothing" if call is not step else "no fallback here"
+                    self._say(step.at(FALLBACK), "fallback_reserves", message, allowed, None)
 
     def _node(self, step: _Step, steps: list[_Step]) -> Node:
         before = (steps[step.index - 1].step_id,) if step.index else ()

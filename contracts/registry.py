@@ -3,6 +3,7 @@
 import difflib
 from collections.abc import Iterable, Iterator, Mapping
 
+from contracts.confirmation import confirmation_of
 from contracts.errors import FieldProblem, Phase, SagaError
 from contracts.lint import check_contract
 from contracts.reasons import Reason
@@ -14,11 +15,16 @@ _TOOLS_SHOWN_MAX = 20
 
 
 class Registry(Mapping[str, AnyContract]):
-    """Contracts by wire name, `freeze_account_funds@1`; made by `of`, never changed."""
+    """Contracts by wire name, `freeze_account_funds@1`; made by `of`, never changed.
+
+    The contract of a tool's confirmation is there for whoever has its wire name; it is not listed and not offered.
+    """
 
     def __init__(self, contracts: Iterable[AnyContract] = ()) -> None:
         """Hold contracts that are known to be right; `of` is the door for those that are not."""
         self._contracts = {contract.wire_name: contract for contract in contracts}
+        made = [confirmation for contract in self._contracts.values() if (confirmation := confirmation_of(contract))]
+        self._confirmations = {confirmation.wire_name: confirmation for confirmation in made}
         self._latest: dict[str, AnyContract] = {}
         for contract in self._contracts.values():
             known = self._latest.get(contract.name)
@@ -46,7 +52,7 @@ class Registry(Mapping[str, AnyContract]):
         return cls(listed)
 
     def __getitem__(self, wire_name: str) -> AnyContract:
-        return self._contracts[wire_name]
+        return self._confirmations.get(wire_name) or self._contracts[wire_name]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._contracts)

@@ -68,12 +68,13 @@ def grade(  # noqa: C901 - one line per rule
     """Take the highest level and duty that any rule asks for."""
     if contract.side_effect is SideEffect.READ_ONLY:
         return Grade(level=0, duty=Duty.NONE, because=("reads only",))
-    irreversible = contract.side_effect is SideEffect.IRREVERSIBLE
+    reserves = contract.confirms is not None
+    irreversible = contract.side_effect is SideEffect.IRREVERSIBLE or reserves
     rules: list[tuple[int, Duty, str]] = [(2, contract.duty, "writes")]
     if contract.amount is not None:
         rules.append((3, Duty.NONE, "moves money"))
     if irreversible:
-        rules.append((3, Duty.NONE, "cannot be undone"))
+        rules.append((3, Duty.NONE, "cannot be undone once it is confirmed" if reserves else "cannot be undone"))
     if contract.duty is not Duty.NONE:
         rules.append((4, contract.duty, f"the tool's own duty is {contract.duty}"))
     large = inputs.rows > policy.many_rows

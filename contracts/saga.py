@@ -12,7 +12,7 @@ from pydantic import ConfigDict, Field
 from contracts.base import JsonObject, JsonValue, Record
 from contracts.envelope import Cause, IntentReport, Outcome, StepReport
 from contracts.errors import ErrorInfo
-from contracts.intent import INTENT_ID_PATTERN, NAME_PATTERN, PLANNED_STEP_PATTERN
+from contracts.intent import INTENT_ID_PATTERN, NAME_PATTERN, PLANNED_STEP_ID_PATTERN
 from contracts.keys import compensate_key, execute_key
 from contracts.plan import Plan
 from contracts.tool import Duty
@@ -289,7 +289,7 @@ DecisionId = Annotated[str, Field(pattern=NAME_PATTERN)]
 IntentId = Annotated[str, Field(pattern=INTENT_ID_PATTERN)]
 
 
-StepId = Annotated[str, Field(pattern=PLANNED_STEP_PATTERN)]
+StepId = Annotated[str, Field(pattern=PLANNED_STEP_ID_PATTERN)]
 Words = Annotated[str, Field(max_length=500, pattern=r"^[^\x00]*$")]
 """What a person says; no table holds a NUL."""
 

@@ -164,6 +164,20 @@ class AmountUse:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Confirmation:
+    """What makes a tool's reservation final, once every other step has landed; the tool itself then only reserves.
+
+    `expires_at` is the field of its output that says until when the reservation stands, by the clock of who keeps it;
+    `lasts` the argument that says for how many seconds, if one does.
+    """
+
+    does: str
+    output: type[BaseModel]
+    expires_at: str
+    lasts: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Example:
     """A sample call: what a user says and the arguments it becomes."""
 
@@ -194,6 +208,8 @@ class ToolContract(Generic[In, Out]):
     idempotency: Idempotency = Idempotency.NATIVE
     compensates_by: str | None = None
     """In plain words, what compensation does; None for READ_ONLY and IRREVERSIBLE tools."""
+    confirms: Confirmation | None = None
+    """None: what the tool does is final as soon as it is done."""
     preconditions: tuple[str, ...] = ()
     postconditions: tuple[str, ...] = ()
     duty: Duty = Duty.NONE

@@ -7,6 +7,7 @@ from typing import Any, Final, LiteralString
 from activities.database import Database, Row, Transaction
 from activities.resolutions import verbs_for
 from contracts.base import JsonObject, Record
+from contracts.confirmation import SUFFIX
 from contracts.envelope import Cause, Envelope, Meta, Outcome, Status
 from contracts.errors import ErrorInfo, Phase, SagaError
 from contracts.keys import canonical_json
@@ -215,6 +216,7 @@ def tool_in_full(contract: AnyContract) -> JsonObject:
         "may_refuse": contract.may_refuse,
         "reasons": [reason.value for reason in contract.reasons],
         "compensates_by": contract.compensates_by,
+        "confirms": contract.confirms.does if contract.confirms is not None else None,
         "preconditions": list(contract.preconditions),
         "postconditions": list(contract.postconditions),
         "duty": contract.duty.value,
@@ -247,8 +249,10 @@ def resolve_commands(intent_id: str, standing: Standing, *, past_pivot: bool) ->
     return tuple(commands)
 
 
-def undo_text(side_effect: SideEffect) -> str:
-    """Say to an approver whether it can be undone."""
+def undo_text(side_effect: SideEffect, *, confirmed: bool = False) -> str:
+    """Say to an approver whether it can be undone; what is `confirmed` in the end only until then."""
+    if confirmed:
+        return "can be undone until it is confirmed, which is when all else has landed; not afterwards"
     return {
         SideEffect.READ_ONLY: "nothing to undo: it only reads",
         SideEffect.REVERSIBLE: "can be undone by its compensation",
@@ -295,7 +299,7 @@ def _card(row: Row) -> ApprovalCard:
         because=row["reason"],
         duty=row["duty"],
         risk_level=LEVELS[int(row["level"])] if row["late"] else str(row["risk_level"]),
-        undo=undo_text(step.side_effect),
+        undo=undo_text(step.side_effect, confirmed=f"{step.step_id}{SUFFIX}" in plan.by_id),
         plan_digest=row["plan_digest"],
         goal=json.loads(row["request"])["intent"].get("goal"),
         principal=row["principal"],

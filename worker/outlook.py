@@ -25,11 +25,20 @@ _VERB_EFFECTS: Final = {
     "close": "undoes what landed",
     "forward": "goes on with the plan",
 }
+_STUCK_EFFECTS: Final = {
+    **_VERB_EFFECTS,
+    "skip": "leaves the reservation unconfirmed, listed as residue",
+    "done": "says that it was confirmed by hand: it counts as an effect from now on",
+}
 _UNKNOWN_EFFECTS: Final = {
     "retry": "looks it up again under the same key, with new patience",
     "skip": "says that it did not land: it is fenced, and the intent turns back",
     "done": "says that it landed: it counts as an effect from now on",
     "close": "looks it up on the way back, and undoes what landed",
+}
+_EFFECTS: Final = {
+    ParkReason.OUTCOME_UNKNOWN: _UNKNOWN_EFFECTS,
+    ParkReason.STUCK_AFTER_PIVOT: _STUCK_EFFECTS,
 }
 
 
@@ -168,7 +177,7 @@ def _options(known: Known, run: str, in_the_way: list[Row]) -> list[Option]:
         return [Option(command="backstay sweep", effect="starts a run, which parks it for you to close or forward")]
     if standing.parked is not None:
         commands = resolve_commands(intent_id, standing, past_pivot=pivot_landed(known.effects))
-        effects = _UNKNOWN_EFFECTS if standing.parked is ParkReason.OUTCOME_UNKNOWN else _VERB_EFFECTS
+        effects = _EFFECTS.get(standing.parked, _VERB_EFFECTS)
         return [Option(command=command, effect=effects[verb]) for verb, command in commands]
     options: list[Option] = []
     if standing.phase is IntentPhase.ADMITTED:

@@ -78,8 +78,8 @@ async def check_ready(engine: Engine, settings: Settings, client: Client) -> Non
     rows = await engine.database.all(
         "select distinct unnest(tools) as tool from backstay.intents where final_at is null limit 1000"
     )
-    have = {tool.contract.wire_name for tool in engine.tools}
-    if lacking := sorted({row["tool"] for row in rows} - have):
+    registry = engine.registry
+    if lacking := sorted(row["tool"] for row in rows if row["tool"] not in registry):
         raise SettingsError(
             f"Open intents need tools that this worker does not have: {', '.join(lacking)}."
             " Name their modules in BACKSTAY_PACKS."

@@ -184,7 +184,8 @@ class IntentWorkflow(Growing):
         call = saga.StepCall(claim=self._claim(), step_id=step.step_id, arguments=command.arguments)
         left = timedelta(seconds=self._seconds_left())
         try:
-            attempts_max = 0 if step.is_remote and self._state.past_pivot else step.attempts_max
+            unbounded = self._state.past_pivot and (step.is_remote or step.confirms is not None)
+            attempts_max = 0 if unbounded else step.attempts_max
             result = await self._call(
                 step.tool, call, saga.StepResult, step=step, attempts_max=attempts_max, within=left
             )

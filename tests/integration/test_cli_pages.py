@@ -81,6 +81,15 @@ def test_the_example_of_open_intents_runs_and_says_what_it_shows(shell: Shell, t
     assert neutral(said) == neutral(shown)
 
 
+def test_the_example_of_reservations_runs_and_says_what_it_shows(shell: Shell, tmp_path: Path) -> None:
+    for name, intent in re.findall(r"`(\w+\.json)`:\n\n```json\n(.*?)```", page("reservations.md"), re.DOTALL):
+        (tmp_path / name).write_text(intent, encoding="utf-8")
+    for shown in re.findall(r"```console\n(.*?)```", page("reservations.md"), re.DOTALL):
+        said = typed(shell, shown, "", files=tmp_path)
+
+        assert neutral(said) == neutral(shown)
+
+
 def typed(
     shell: Shell,
     shown: str,

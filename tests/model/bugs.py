@@ -10,6 +10,7 @@ Layer = Literal["model", "simulator", "unit", "integration", "replay"]
 REDUCER, BACK, FORWARD = "workflows/reducer.py", "workflows/backward.py", "workflows/forward.py"
 FAKE, BARRIER, PHASE = "tests/model/database.py", "activities/barrier.py", "activities/phase.py"
 FENCE = "activities/fallback.py"
+CONFIRMATION, RESERVATIONS = "contracts/confirmation.py", "activities/reservations.py"
 TABLES, DOWNSTREAM, PEOPLE = "tests/model/tables.py", "tests/model/downstream.py", "tests/model/people.py"
 
 
@@ -358,6 +359,24 @@ BUGS: Final[tuple[Bug, ...]] = (
         ),
         ("model", "integration"),
         ("tests/integration/test_phase.py", "tests/integration/test_graphs.py"),
+    ),
+    Bug(
+        "a reservation is confirmed before all else has landed",
+        "issue 3, item 5",
+        (
+            Patch(CONFIRMATION, "tuple(other.step_id for other in nodes)", "(node.step_id,)"),
+            Patch(RESERVATIONS, "        if missing:\n", "        if missing and not context.step_id:\n"),
+            Patch(TABLES, "and not row.effect and not self.reserved(database):", "and not self.plan:"),
+        ),
+        ("model", "unit", "integration"),
+        ("tests/unit/test_confirmation.py", "tests/integration/test_reservations.py"),
+    ),
+    Bug(
+        "what was reserved is cancelled after a confirmation has landed",
+        "issue 3, item 5; PEERS 11",
+        (Patch(CONFIRMATION, "side_effect=SideEffect.IRREVERSIBLE,", "side_effect=SideEffect.REVERSIBLE,"),),
+        ("model", "unit", "integration"),
+        ("tests/unit/test_confirmation.py", "tests/integration/test_reservations.py"),
     ),
     Bug(
         "an operator's `close` is only in the saga's memory",

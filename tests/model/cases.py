@@ -1,12 +1,16 @@
 """What is explored: the smallest plans in which each rule of the reducer can go wrong."""
 
+from dataclasses import replace
 from typing import Any
 
+from contracts.confirmation import confirmations
+from contracts.graph import Node
 from contracts.plan import Plan
 from contracts.tool import Dispatch, Duty, SideEffect
 from tests.model.rows import Weather
 from tests.model.worlds import Case
 from tests.support.plans import chain, falling_back, plan, step
+from tests.support.reserving import CONTRACT as RESERVES
 
 PIVOT = SideEffect.IRREVERSIBLE
 STORMY = Weather(refusals=True, refused_compensations=True, mismatches=True, unsure=True)
@@ -37,6 +41,23 @@ def sure(made: Plan, *only: str) -> Plan:
 
 
 OURS = {"dispatch": Dispatch.DATABASE}
+
+
+def confirmed(made: Plan, *reserving: str) -> Plan:
+    """The same plan with these steps reserving, and what the engine appends to confirm them."""
+    contracts = {
+        one.step_id: RESERVES if one.step_id in reserving else replace(RESERVES, confirms=None) for one in made.steps
+    }
+    nodes = [Node(one.step_id, contracts[one.step_id], {}, one.needs, ()) for one in made.steps]
+    more = [
+        step(node.step_id, needs=node.needs, effect=node.contract.side_effect).model_copy(
+            update={"may_refuse": node.contract.may_refuse}
+        )
+        for node in confirmations(nodes)
+    ]
+    return made.model_copy(update={"steps": (*made.steps, *more)})
+
+
 EVERYDAY: tuple[Case, ...] = (
     Case("one step", chain("a"), STORMY, foreign=True, overlap=True),
     Case("one step, ended", chain("a"), NO, crashes=False, ends=True, late=1),
@@ -46,6 +67,7 @@ EVERYDAY: tuple[Case, ...] = (
     Case("bound to a read", BOUND, Weather(refusals=True, reads=("x", "y")), overlap=True),
     Case("two in parallel on one object", SHARED, NO),
     Case("diamond", DIAMOND, Weather(), crashes=False),
+    Case("two reservations", confirmed(plan(step("a"), step("b")), "a", "b"), ROUGH),
     Case("one sent step", sent(chain("a")), STORMY),
     Case("sent chain, keys unknown", sent(chain("a", "b")), BLIND, crashes=False),
     Case("sent pivot after a step", sure(sent(chain("a", "b", pivots=["b"]), "b")), ROUGH),
@@ -67,6 +89,11 @@ LONG: tuple[Case, ...] = (
     Case("chain of four", chain("a", "b", "c", "d"), STORMY),
     Case("pivot between, late", chain("a", "b", "c", pivots=["b"]), NO, late=1),
     Case("pivot, ended", chain("a", "b", pivots=["a"]), NO, ends=True),
+    Case("two reservations, everything refused", confirmed(SHARED, "a", "b"), STORMY._replace(switched_off=True)),
+    Case("two reservations, late", confirmed(plan(step("a"), step("b")), "a", "b"), ROUGH, late=1),
+    Case("two reservations, ended", confirmed(plan(step("a"), step("b")), "a", "b"), ROUGH, ends=True),
+    Case("reservation, answers overlap", confirmed(chain("a", "b"), "a"), STORMY, overlap=True),
+    Case("reservation before a sent pivot", sent(confirmed(chain("a", "b", pivots=["b"]), "a"), "b"), ROUGH),
     Case("two in parallel, answers overlap", plan(step("a"), step("b")), NO, overlap=True),
     Case("two in parallel on one object, late", SHARED, STORMY, late=1),
     Case("diamond, everything refused", DIAMOND, STORMY),

@@ -92,6 +92,8 @@ class People(Tables):
             if verb == "retry" and self.row(database, step_id).truth == "WRONG":
                 changes = {"attempt": "MISMATCH"}  # it is looked up again, and is as wrong as it was
             return self.put(database, step_id, **changes)
+        if database.parked is ParkReason.STUCK_AFTER_PIVOT and verb in ("done", "skip"):
+            return database if self.row(database, step_id).effect else self.put(database, step_id, effect="LANDED")
         if verb in ("forward", "retry"):
             for one, row in zip(self.index, database.rows, strict=True):
                 if row.attempt == "REFUSED":

@@ -1,5 +1,6 @@
 """What must hold in every world: invariants 2-5 of DESIGN.md section 9, compensation order, finality, no haste."""
 
+from contracts.confirmation import confirms
 from contracts.envelope import Cause
 from contracts.intent import FALLBACK_SUFFIX
 from contracts.saga import IntentPhase
@@ -26,7 +27,7 @@ def claimed_by_another(database: Database) -> Database:
     return database._replace(phase=IntentPhase.ADMITTED, owner="foreign")
 
 
-def check_act(  # noqa: C901 - one branch for each promise
+def check_act(  # noqa: C901, PLR0912 - one branch for each promise
     fake: FakeDatabase, before: Database, flight: Flight, outcome: Outcome
 ) -> None:
     """What no single act may do, whoever asked for it."""
@@ -50,6 +51,9 @@ def check_act(  # noqa: C901 - one branch for each promise
                 raise ViolationError(f"{step.step_id} runs without an approval")
             if step.stands_for is not None:
                 _check_fenced(fake, after, step.stands_for)
+    confirmed = [step.step_id for step in fake.plan.steps if step.confirms and step.step_id in fake.live(after)]
+    if confirmed and not fake.reserved(after):
+        raise ViolationError(f"{', '.join(confirmed)} has landed, and not all that was posted stands")
     if (flight.name, flight.argument) == ("resolve", "close") and after.phase is IntentPhase.ADMITTED:
         raise ViolationError("an operator closed it, and the way forward is open")
     if after.phase != before.phase:
@@ -76,7 +80,7 @@ def _check_step(  # noqa: C901 - as above
         raise ViolationError(f"{step_id} lands after it was {row.effect}")
     if now.effect == "COMPENSATED" and row.effect not in {"LANDED", "COMPENSATED"}:
         raise ViolationError(f"{step_id} is compensated though it never landed")
-    if fake.step(step_id).is_pivot and now.effect in COMPENSATED:
+    if (fake.step(step_id).is_pivot or confirms(step_id)) and now.effect in COMPENSATED:
         raise ViolationError(f"{step_id} cannot be undone, and is")
     if not remote:
         return
@@ -141,6 +145,9 @@ def check_command(flights: tuple[Flight, ...], flight: Flight, state: State) -> 
         raise ViolationError(f"{flight.label} in the other direction than what runs")
     if flight.name in ("execute", "compensate", "look up") and names & {"close", "settle", "park", "admit"}:
         raise ViolationError(f"{flight.label} while {', '.join(sorted(names))} runs")
+    posted = [step_id for step_id in state.steps if confirms(step_id) is None and not step_id.endswith(FALLBACK_SUFFIX)]
+    if flight.name == "execute" and confirms(flight.step_id) and not all(map(state.landed, posted)):
+        raise ViolationError(f"{flight.label} is started before all that was posted has landed")
     all_done = all(state.landed(step_id) for step_id in state.steps if not step_id.endswith(FALLBACK_SUFFIX))
     if flight.name == "settle" and all_done and state.cancellation is not None and not state.past_pivot:
         raise ViolationError("a cancel that was taken is forgotten")

@@ -79,6 +79,11 @@ class Tables:
         """What people were asked and what they said."""
         return database.approved, database.denied, database.expired
 
+    def reserved(self, database: Database) -> bool:
+        """True when every step that may be confirmed, and all else that was posted, has landed."""
+        live = self.live(database)
+        return all(step.step_id in live for step in self.plan.steps if step.writes and step.confirms is None)
+
     def asleep(self, database: Database, flight: Flight) -> Reason | None:
         """Why a claim may do nothing now."""
         if not flight.valid:
@@ -115,6 +120,8 @@ class Tables:
         row = self.row(database, flight.step_id)
         if database.phase is not IntentPhase.ADMITTED or row.effect not in ("", "LANDED"):
             return Reason.SUPERSEDED
+        if self.step(flight.step_id).confirms and not row.effect and not self.reserved(database):
+            return Reason.MISMATCH
         return Reason.KEY_REUSED if row.effect and row.value != flight.argument else None
 
     def refused(self, database: Database, flight: Flight, reason: Reason) -> Outcome:

@@ -20,6 +20,7 @@ from activities.packs.ledger import PACK as LEDGER
 from activities.phase import close_intent, park_intent, settle_intent
 from activities.remote import execute_remote_step
 from activities.remote_compensation import compensate_remote_step
+from activities.reservations import confirming
 from activities.resolutions import admit_resolution
 from activities.sightings import look_up_step
 from activities.tool import AnyRemoteTool, AnyTool, Pack, RemoteTool, Tool
@@ -51,7 +52,9 @@ class Desk:
         """Make the packs."""
         self.packs = (LEDGER, sample_pack(self.behaviour), *self.more)
         every = [tool for pack in self.packs for tool in pack.tools]
-        self.tools: dict[str, AnyTool] = {tool.contract.wire_name: tool for tool in every if isinstance(tool, Tool)}
+        local = [tool for tool in every if isinstance(tool, Tool)]
+        local += [made for tool in local if (made := confirming(tool))]
+        self.tools: dict[str, AnyTool] = {tool.contract.wire_name: tool for tool in local}
         self.remote = {tool.contract.wire_name: tool for tool in every if isinstance(tool, RemoteTool)}
         registry = Registry.of([tool.contract for tool in every])
         self.admission = Admission(self.database, registry, self.packs, self.policy, self._is_open)

@@ -48,6 +48,9 @@ select backstay.append_audit('effect', %(tenant)s, %(key)s, 'step', %(tool)s, 'a
 """
 
 
+_CONFIRMING: JsonObject = {"step_id": "step.confirm", "side_effect": "IRREVERSIBLE", "duty": "NONE", "arguments": {}}
+
+
 @dataclass(frozen=True)
 class Landed:
     """A step that landed, with all that its compensation needs."""
@@ -173,7 +176,8 @@ class Bank:
                     "side_effect": tool.contract.side_effect,
                     "duty": "NONE",
                     "arguments": arguments,
-                }
+                },
+                *([_CONFIRMING] if tool.confirm is not None else []),
             ]
         }
         values = {
@@ -203,6 +207,36 @@ class Bank:
                 )
                 await transaction.later(_AUDIT, values | {"transaction_id": transaction_id, "result": response})
             return Landed(tool, key, tenant, principal, transaction_id, model, output)
+
+        return await self.database.run(work)
+
+    async def confirm(self, landed: Landed) -> BaseModel:
+        """Make final what a step reserved, as the engine does: a step of its own in the same intent."""
+        step_key = execute_key(landed.key, "step.confirm")
+        given = {"step": landed.arguments.model_dump(mode="json"), "reservation": landed.output.model_dump(mode="json")}
+        values = {
+            "key": landed.key,
+            "id": intent_id(landed.key),
+            "tenant": landed.tenant,
+            "principal": landed.principal,
+            "step_key": step_key,
+            "tool": landed.tool.contract.name,
+            "arguments": json.dumps(given),
+        }
+
+        async def work(transaction: Transaction) -> BaseModel:
+            row = await transaction.one(_LAND.replace("'step'", "'step.confirm'"), values | {"direction": "execute"})
+            assert row is not None
+            assert landed.tool.confirm is not None
+            context = _context(values, step_key, row["transaction_id"])
+            output = await landed.tool.confirm(transaction, landed.arguments, landed.output, context)
+            response = output.model_dump_json()
+            await transaction.later(
+                "update backstay.effects set response = %s where step_key = %s", (response, step_key)
+            )
+            told = values | {"transaction_id": row["transaction_id"], "result": response}
+            await transaction.later(_AUDIT.replace("'step'", "'step.confirm'"), told)
+            return output
 
         return await self.database.run(work)
 
@@ -272,6 +306,17 @@ class Bank:
         principal, tenant = more.pop("principal", ANNA), more.pop("tenant", TENANT)
         arguments = {"account_id": account, "amount_cents": amount_cents, "currency": "EUR", "reason_code": "PURCHASE"}
         return await self.step("freeze_account_funds", arguments | more, principal=principal, tenant=tenant)
+
+    async def reserve(self, account: str, amount_cents: int = 1000, payee: str = MERCHANT, **more: Any) -> Landed:
+        """Set an amount aside for a payee."""
+        arguments = {
+            "account_id": account,
+            "payee_account_id": payee,
+            "amount_cents": amount_cents,
+            "currency": "EUR",
+            "reason_code": "BOOKING",
+        }
+        return await self.step("reserve_customer_payment", arguments | more)
 
     async def debit(
         self, hold_id: str, amount_cents: int = 1000, credit_account: str = MERCHANT, **more: Any

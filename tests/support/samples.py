@@ -17,6 +17,7 @@ from contracts.base import Contract, JsonObject
 from contracts.errors import SagaError
 from contracts.reasons import Reason
 from contracts.tool import Access, Description, Duty, Example, ResourceUse, SideEffect, ToolContract
+from tests.support.reserving import reserving_tool
 
 Moment = Literal["outside", "before", "after"]
 """Of a handler: before the transaction begins, before its write, after it."""
@@ -194,6 +195,7 @@ def sample_pack(behaviour: Behaviour) -> Pack:
             Tool(contract=_contract("guard_sample_note", duty=Duty.ONE), execute=write, compensate=strike),
             Tool(contract=_contract("seal_sample_note", effect=SideEffect.IRREVERSIBLE), execute=write),
             Tool(contract=CHECK, execute=check),
+            reserving_tool(behaviour),
         ),
         resources={
             "book": "select book_id as object_id, tenant, principal, state, null as currency,"

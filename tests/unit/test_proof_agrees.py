@@ -42,6 +42,12 @@ PLANS = {
         a="undo_local_note", p="undo_local_note or send_local_pivot after a", z="undo_sure_note after p"
     ),
     "falls_back_past_a_pivot": graph(p="send_local_pivot", z="undo_sure_note or send_sure_final after p"),
+    "reserved": plan(
+        *graph(a="undo_local_note", b="undo_local_note", c="undo_local_note after a").steps,
+        made("a.confirm", "send_sure_final", ["a", "b", "c"]),
+        made("b.confirm", "send_sure_final", ["a.confirm", "b"]),
+        made("c.confirm", "send_sure_final", ["a.confirm", "c"]),
+    ),
     "tied": plan(
         made("a", "undo_local_note", resources=OBJECTS[:1]),
         made("b", "undo_local_note", resources=OBJECTS[:1]),

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from contracts.base import JsonObject
+from contracts.confirmation import confirms
 from contracts.envelope import Envelope, IntentReport, Outcome, StepReport, StepState
 from contracts.errors import ErrorInfo
 
@@ -127,7 +128,7 @@ def step(report: StepReport) -> Node:
     if report.step_key is not None:
         children.append(Node(f"key {report.step_key}", style="dim"))
     if report.applied_args:
-        children.append(Node(f"took {pairs(report.applied_args)}", style="dim"))
+        children.append(Node(taken("took", report.step_id, report.applied_args), style="dim"))
     if report.output:
         children.append(Node(f"gave {pairs(report.output)}", style="dim"))
     if report.residue is not None:
@@ -173,6 +174,12 @@ def facts(title: str, values: Mapping[str, Any], *, style: str = "bold") -> Node
         tuple(Node(f"{name}: {clean(_word(value))}") for name, value in values.items() if value is not None),
         style=style,
     )
+
+
+def taken(verb: str, step_id: str, arguments: JsonObject) -> str:
+    """Say what a step takes; of a confirmation only what it confirms, whose arguments and answer it is given."""
+    confirmed = confirms(step_id)
+    return f"{verb} {pairs(arguments)}" if confirmed is None else f"confirms {confirmed}"
 
 
 def pairs(values: JsonObject) -> str:

@@ -10,7 +10,7 @@ from contracts.checks import Check, Verdict
 from contracts.drawing import mermaid, svg
 from contracts.envelope import Envelope, StepReport
 from contracts.proof import Proof
-from worker.cli.render import Node, Table, View, clean, exactly, facts, money, pairs, saga, step
+from worker.cli.render import Node, Table, View, clean, exactly, facts, money, pairs, saga, step, taken
 
 
 def intent(envelope: Envelope) -> Iterable[View]:
@@ -177,7 +177,7 @@ def preview(envelope: Envelope) -> Iterable[View]:
         Node(
             f"{step['step_id']}  {step['tool']}  {step['side_effect']}  {_graded(step)}",
             (
-                Node(f"takes {pairs(step['arguments'])}", style="dim"),
+                Node(taken("takes", step["step_id"], step["arguments"]), style="dim"),
                 *((Node(f"only if {step['stands_for']} certainly never lands"),) if step["stands_for"] else ()),
                 *(
                     (Node(f"graded when it resolves: {', '.join(step['late'])}; it may ask then", style="yellow"),)
@@ -282,6 +282,7 @@ def tools(envelope: Envelope) -> Iterable[View]:
             Node("gives", tuple(_field(name, spec, found["output"]) for name, spec in _properties(found["output"]))),
             Node("may refuse with", tuple(Node(reason) for reason in found["reasons"])),
             *((Node(f"undo: {found['compensates_by']}"),) if found["compensates_by"] else ()),
+            *((Node(f"confirmed when all else is done: {found['confirms']}"),) if found.get("confirms") else ()),
         ),
         style="bold",
     )

@@ -13,6 +13,7 @@ from activities.packs.ledger.captures import DEBIT_FROZEN_FUNDS
 from activities.packs.ledger.holds import FREEZE_ACCOUNT_FUNDS, HOLD_RESOURCE, expire_holds
 from activities.packs.ledger.movements import CREDIT_CUSTOMER_ACCOUNT, TRANSFER_CUSTOMER_FUNDS
 from activities.packs.ledger.refunds import CAPTURE_RESOURCE, REFUND_CAPTURED_DEBIT
+from activities.packs.ledger.reservations import RESERVE_CUSTOMER_PAYMENT
 from activities.packs.ledger.reversals import MOVEMENT_RESOURCE, REVERSE_LEDGER_MOVEMENT
 from activities.tool import Pack
 
@@ -24,6 +25,7 @@ PACK: Final = Pack(
         CHECK_ACCOUNT_BALANCE,
         FREEZE_ACCOUNT_FUNDS,
         DEBIT_FROZEN_FUNDS,
+        RESERVE_CUSTOMER_PAYMENT,
         REFUND_CAPTURED_DEBIT,
         CREDIT_CUSTOMER_ACCOUNT,
         TRANSFER_CUSTOMER_FUNDS,

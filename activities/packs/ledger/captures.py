@@ -45,6 +45,7 @@ with resolved as (
     update ledger.holds h set state = 'CAPTURED', captured_cents = %(amount_cents)s::bigint, closed_at = now()
     from ledger.accounts payer, ledger.accounts payee
     where h.hold_id = %(hold_id)s and h.tenant = %(tenant)s and h.state = 'OPEN' and h.expires_at > now()
+      and h.payee is not distinct from %(reserved_for)s::text
       and h.currency = %(currency)s and h.amount_cents >= %(amount_cents)s::bigint
       and payer.account_id = h.account_id and payer.principal = %(principal)s
       and payee.account_id = %(credit_account)s and payee.balance_cents is null
@@ -84,6 +85,7 @@ with source as materialized (
         %(amount_cents)s::bigint as amount_cents, amount_cents as held_cents, expires_at
     from ledger.holds
     where hold_id = %(hold_id)s and tenant = %(tenant)s and state = 'OPEN' and currency = %(currency)s
+      and payee is not distinct from %(reserved_for)s::text
       and amount_cents >= %(amount_cents)s::bigint and account_id <> %(credit_account)s::text
     for no key update
 )
@@ -126,7 +128,8 @@ from movement, allowed join changed on changed.account_id = allowed.debit_accoun
 
 _READ_HOLD: Final[LiteralString] = """
 select h.tenant, a.principal, h.currency, h.amount_cents, h.account_id, h.expires_at,
-    case when h.state = 'OPEN' and h.expires_at <= now() then 'EXPIRED' else h.state end as state
+    case when h.state <> 'OPEN' then h.state when h.expires_at <= now() then 'EXPIRED'
+        when h.payee is distinct from %(reserved_for)s::text then 'RESERVED' else 'OPEN' end as state
 from ledger.holds h join ledger.accounts a using (account_id)
 where h.hold_id = %(hold_id)s
 """
@@ -159,6 +162,13 @@ class DebitedFrozenFunds(Contract):
 
 async def debit(transaction: Transaction, step: DebitFrozenFunds, context: StepContext) -> DebitedFrozenFunds:
     """Capture a hold into the credit account, in one statement. Raises SagaError to refuse."""
+    return await capture(transaction, step, context, reserved_for=None)
+
+
+async def capture(
+    transaction: Transaction, step: DebitFrozenFunds, context: StepContext, *, reserved_for: str | None
+) -> DebitedFrozenFunds:
+    """Do `debit`; a hold that is `reserved_for` a payee is captured by whoever confirms it and by nobody else."""
     params = booking_params(
         context,
         OperationType.CAPTURE,
@@ -170,11 +180,12 @@ async def debit(transaction: Transaction, step: DebitFrozenFunds, context: StepC
         "hold_id": step.hold_id,
         "amount_cents": step.amount_cents,
         "credit_account": step.credit_account_id,
+        "reserved_for": reserved_for,
     }
     into_system = step.credit_account_id.startswith(SYSTEM_PREFIX)
     row = await transaction.one(_DEBIT_INTO_SYSTEM if into_system else _DEBIT_INTO_CUSTOMER, params)
     if row is None:
-        await _explain_debit(transaction, step, context)
+        await _explain_debit(transaction, step, context, reserved_for)
         raise race(step.hold_id)
     return DebitedFrozenFunds(
         capture_id=row["capture_id"],
@@ -189,8 +200,10 @@ async def debit(transaction: Transaction, step: DebitFrozenFunds, context: StepC
     )
 
 
-async def _explain_debit(transaction: Transaction, step: DebitFrozenFunds, context: StepContext) -> None:
-    row = await transaction.one(_READ_HOLD, {"hold_id": step.hold_id})
+async def _explain_debit(
+    transaction: Transaction, step: DebitFrozenFunds, context: StepContext, reserved_for: str | None
+) -> None:
+    row = await transaction.one(_READ_HOLD, {"hold_id": step.hold_id, "reserved_for": reserved_for})
     hold = require_object(row, "hold", step.hold_id, context)
     require_state(hold, "hold", step.hold_id, {"OPEN"}, expires_at=hold["expires_at"].isoformat())
     require_currency(hold, "hold", step.hold_id, step.currency)

@@ -63,6 +63,13 @@ class HoldReason(StrEnum):
     RISK_REVIEW = "RISK_REVIEW"
 
 
+class PaymentReason(StrEnum):
+    """Why money is set aside for a payee, and taken for it."""
+
+    PURCHASE = "PURCHASE"
+    BOOKING = "BOOKING"
+
+
 class DebitReason(StrEnum):
     """Why held money is taken."""
 
@@ -175,6 +182,14 @@ HoldId = Annotated[
     Field(
         pattern=r"^H[0-9]{10}$",
         description="Hold, as freeze_account_funds returned it: H and ten digits; an unknown one: OBJECT_NOT_FOUND.",
+        examples=["H0000000042"],
+    ),
+]
+ReservationId = Annotated[
+    str,
+    Field(
+        pattern=r"^H[0-9]{10}$",
+        description="Reservation: the hold that keeps it, H and ten digits; confirmed by the engine, not by a tool.",
         examples=["H0000000042"],
     ),
 ]

@@ -11,6 +11,7 @@ from activities.packs.ledger.fields import (
     SENSITIVE,
     AmountCents,
     BalanceCents,
+    Currency,
     CurrencyCode,
     CustomerAccountId,
     HoldId,
@@ -35,12 +36,17 @@ from contracts.tool import Access, AmountUse, Description, Example, ObjectMade, 
 
 HOLD_RESOURCE: Final[LiteralString] = """
 select h.hold_id as object_id, h.tenant, a.principal, h.currency, null::bigint as limit_cents,
-    case when h.state = 'OPEN' and h.expires_at <= now() then 'EXPIRED' else h.state end as state,
-    case when h.state = 'OPEN' and h.expires_at > now() then h.amount_cents else 0 end as available_cents
+    case when h.state <> 'OPEN' then h.state when h.expires_at <= now() then 'EXPIRED'
+        when h.payee is not null then 'RESERVED' else 'OPEN' end as state,
+    case when h.state = 'OPEN' and h.expires_at > now() and h.payee is null then h.amount_cents else 0 end
+        as available_cents
 from ledger.holds h join ledger.accounts a using (account_id)
 where h.hold_id = any(%s)
 """
-"""A hold that is overdue is EXPIRED by the database's clock, whether or not the sweep has come by."""
+"""A hold that is overdue is EXPIRED by the database's clock, whether or not the sweep has come by.
+
+One with a payee is RESERVED for the step that confirms it.
+"""
 
 _FREEZE: Final[LiteralString] = """
 with account as (
@@ -172,19 +178,24 @@ async def release(
     """
     if output is None:  # a database tool's outcome is always known
         raise SagaError(Reason.OUTCOME_UNKNOWN, "The hold's id is not known; look the step up first.")
-    params = {"hold_id": output.hold_id, "tenant": context.tenant}
+    return await release_hold(transaction, output.hold_id, output.currency, context)
+
+
+async def release_hold(transaction: Transaction, hold_id: str, currency: Currency, context: StepContext) -> Compensated:
+    """Do `release` for whatever opened the hold."""
+    params = {"hold_id": hold_id, "tenant": context.tenant}
     if await transaction.one(_RELEASE, params):
         return Compensated()
     hold = await transaction.one(_READ_HOLD, params)
     if hold is None:
         raise SagaError(
             Reason.OBJECT_NOT_FOUND,
-            f"There is no hold {output.hold_id}; the ledger was changed by hand.",
-            details={"hold_id": output.hold_id},
+            f"There is no hold {hold_id}; the ledger was changed by hand.",
+            details={"hold_id": hold_id},
         )
     if hold["kept_cents"]:
         return Compensated(
-            residue=f"hold {output.hold_id} was captured: {hold['kept_cents']} cents {output.currency} "
+            residue=f"hold {hold_id} was captured: {hold['kept_cents']} cents {currency} "
             f"stay debited by capture {hold['capture_id']}"
         )
     return Compensated()

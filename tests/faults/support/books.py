@@ -48,7 +48,8 @@ RULES: Final[dict[str, LiteralString]] = {
             union all select transaction_id, 'movement' from ledger.movements where transaction_id is not null
         ) b full join (
             select * from backstay.effects where tool in ('freeze_account_funds', 'debit_frozen_funds',
-                'credit_customer_account', 'transfer_customer_funds') and direction = 'execute' and state <> 'TOMBSTONE'
+                'reserve_customer_payment', 'credit_customer_account', 'transfer_customer_funds')
+                and direction = 'execute' and state <> 'TOMBSTONE'
         ) e on e.transaction_id = b.transaction_id
         left join backstay.effects undo on undo.transaction_id = b.transaction_id and undo.direction = 'compensate'
         where (e.transaction_id is null and undo.transaction_id is null) or b.transaction_id is null""",

@@ -17,6 +17,8 @@ FREEZE: Final = "freeze_account_funds@1"
 DEBIT: Final = "debit_frozen_funds@1"
 CREDIT: Final = "credit_customer_account@1"
 TRANSFER: Final = "transfer_customer_funds@1"
+RESERVE: Final = "reserve_customer_payment@1"
+CONFIRM: Final = f"{RESERVE}.confirm"
 ADMIT: Final = "admit_intent"
 CLOSE: Final = "close_intent"
 SETTLE: Final = "settle_intent"
@@ -83,6 +85,21 @@ def transfer(source: str, target: str, amount_cents: int = AMOUNT_CENTS, step_id
             "amount_cents": amount_cents,
             "currency": "EUR",
             "reason_code": "OWN_ACCOUNTS",
+        },
+    }
+
+
+def reserve(account: str, amount_cents: int = AMOUNT_CENTS, step_id: str = "hotel") -> dict[str, Any]:
+    """Set an amount aside for the merchant, to be confirmed."""
+    return {
+        "step_id": step_id,
+        "tool": RESERVE,
+        "arguments": {
+            "account_id": account,
+            "payee_account_id": MERCHANT,
+            "amount_cents": amount_cents,
+            "currency": "EUR",
+            "reason_code": "BOOKING",
         },
     }
 

@@ -118,6 +118,9 @@ def test_every_invariant_has_a_number_a_name_and_two_columns(bank: Bank) -> None
             ),
         ),
         ("2d", "update ledger.holds set expires_at = now() - interval '2 hours' where state = 'OPEN'"),
+        ("2c", "update ledger.holds set payee = 'S00000002' where state = 'OPEN'"),
+        ("2e", "update ledger.captures set credit_account = 'S00000001'"),
+        ("2e", "update ledger.holds set payee = 'S00000002' where payee is null and state = 'CAPTURED'"),
         ("3a", "delete from backstay.effects where tool = 'transfer_customer_funds'"),
         ("3b", "update backstay.intents set plan = '{\"steps\": []}' where phase = 'COMMITTED'"),
         ("3c", "update backstay.intents set phase = 'NOT_APPLIED' where phase = 'COMMITTED'"),
@@ -138,7 +141,7 @@ def test_every_invariant_has_a_number_a_name_and_two_columns(bank: Bank) -> None
         ("3g", "delete from ledger.holds where state = 'OPEN'"),
         ("3g", "delete from ledger.captures"),
         ("3h", "update ledger.holds set transaction_id = -1 where state = 'OPEN'"),
-        ("3h", "update ledger.captures set transaction_id = -1"),
+        ("3h", "update ledger.captures set transaction_id = -transaction_id"),
         ("3h", "update ledger.locks set transaction_id = -1"),
         ("3g", "delete from ledger.locks"),
         (
@@ -159,6 +162,9 @@ def test_every_invariant_has_a_number_a_name_and_two_columns(bank: Bank) -> None
         ("3l", """update backstay.intents set report = '{"outcome": "NOT_APPLIED"}' where phase = 'COMMITTED'"""),
         ("3m", LOCKS.replace("MODE", "EXCLUSIVE")),
         ("3m", LOCKS.replace("MODE", "SHARED")),
+        ("3n", "delete from backstay.effects where step_id = 'step' and tool = 'reserve_customer_payment'"),
+        ("3n", "update backstay.effects set state = 'COMPENSATED' where step_id = 'step' and state = 'LANDED'"),
+        ("3o", "update backstay.effects set state = 'COMPENSATED' where step_id = 'step' and state = 'LANDED'"),
         ("4a", "update backstay.effects set state = 'LANDED' where state = 'COMPENSATED'"),
         ("4a", "delete from backstay.effects where state = 'COMPENSATED'"),
         ("4b", "update backstay.effects set state = 'TOMBSTONE' where tool = 'transfer_customer_funds'"),
@@ -239,4 +245,5 @@ async def live(bank: Bank) -> None:
     capture = (await bank.captured(anna, 15)).output.capture_id
     await bank.refund(capture, 5)
     await bank.compensate(await bank.lock(ben, principal=BEN))
+    await bank.confirm(await bank.reserve(anna, 16))
     bank.settle()
