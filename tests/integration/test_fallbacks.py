@@ -10,10 +10,12 @@ from activities.barrier import execute_step
 from activities.tool import AnyTool, Tool
 from contracts.base import JsonObject
 from contracts.errors import SagaError
+from contracts.proposal import propose
 from contracts.reasons import Reason
 from contracts.saga import Claim, StepCall
 from tests.support.courier import PACK, Courier, courier, parcel
-from tests.support.sagas import Sagas, approval, cancellation, outcome, request, resolution, serve, states
+from tests.support.reserving import held
+from tests.support.sagas import CALLER, Sagas, approval, cancellation, outcome, request, resolution, serve, states
 from tests.support.samples import note
 from worker.check import check
 
@@ -236,3 +238,36 @@ async def test_while_nobody_knows_no_fallback_runs_and_a_person_is_called(sagas:
     assert outcome(envelope) == ("COMMITTED", "none")
     assert office.told() == [("sent", "a")]
     await assert_books_agree(sagas)
+
+
+# --- beside reservations ------------------------------------------------------------------------------------------
+
+
+async def test_a_fallback_that_stands_is_enough_for_what_is_confirmed_after_it(sagas: Sagas) -> None:
+    sagas.behaviour.refuse("b")
+
+    envelope = await sagas.run(held("r"), otherwise(note("b"), note("c", "keep")))
+
+    assert outcome(envelope) == ("COMMITTED", "none")
+    assert states(envelope) == {"r": "DONE", "b": "REFUSED", "b.fallback": "DONE", "r.confirm": "DONE"}
+    await assert_books_agree(sagas)
+
+
+async def test_a_fallback_that_is_refused_gives_the_reservation_up(sagas: Sagas) -> None:
+    sagas.behaviour.refuse("b")
+    sagas.behaviour.refuse("b.fallback")
+
+    envelope = await sagas.run(held("r"), otherwise(note("b"), note("c")))
+
+    assert outcome(envelope) == ("COMPENSATED", "refused")
+    assert states(envelope)["r"] == "COMPENSATED"
+    assert states(envelope)["r.confirm"] in ("PLANNED", "SUPERSEDED")
+    await assert_books_agree(sagas)
+
+
+@pytest.mark.parametrize("step", [otherwise(held("r"), note("b")), otherwise(note("r"), held("b"))])
+async def test_what_reserves_neither_has_a_fallback_nor_is_one(sagas: Sagas, step: JsonObject) -> None:
+    with pytest.raises(SagaError, match="reserves, and what is confirmed is said beforehand") as refused:
+        propose({"protocol": 1, "session_id": "s", "steps": [step]}, CALLER, sagas.engine.registry)
+
+    assert refused.value.info.fields[0].path == "steps[0].fallback"
