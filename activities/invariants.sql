@@ -136,17 +136,6 @@ select i.intent_id as subject, format('%s, but step %s is %s', i.phase, e.step_i
 from backstay.intents i join backstay.effects e on e.intent_key = i.intent_key and e.direction = 'execute'
 where i.phase = 'COMPENSATED' and e.state = 'LANDED' or i.phase = 'NOT_APPLIED' and e.state <> 'TOMBSTONE';
 
--- name: 3g a_fallback_only_where_its_step_never_lands
--- Whoever looks for the key of a step whose fallback landed, or was sent, finds a tombstone.
-select f.step_key as subject, format('its step is %s', coalesce(e.state, 'not fenced')) as detail
-from (
-    select step_key, intent_key, step_id from backstay.effects where direction = 'execute' and state <> 'TOMBSTONE'
-    union select step_key, intent_key, step_id from backstay.attempts where direction = 'execute'
-) f
-left join backstay.effects e
-    on e.step_key = f.intent_key || '/' || regexp_replace(f.step_id, '[.]fallback$', '') || '/execute'
-where f.step_id like '%.fallback' and e.state is distinct from 'TOMBSTONE';
-
 -- name: 3d parked_or_under_way
 -- An open intent that is not parked is within its deadline, and an hour to be closed.
 select intent_id as subject, format('%s since %s, deadline %s, not parked', phase, admitted_at, deadline_at) as detail
@@ -259,6 +248,17 @@ select a.resource as subject, format('%s by %s, %s by %s', a.mode, a.intent_id, 
 from backstay.counting_locks a
 join backstay.counting_locks b on b.resource = a.resource and b.intent_key > a.intent_key
 where a.is_held and b.is_held and 'EXCLUSIVE' in (a.mode, b.mode);
+
+-- name: 3n a_fallback_only_where_its_step_never_lands
+-- Whoever looks for the key of a step whose fallback landed, or was sent, finds a tombstone.
+select f.step_key as subject, format('its step is %s', coalesce(e.state, 'not fenced')) as detail
+from (
+    select step_key, intent_key, step_id from backstay.effects where direction = 'execute' and state <> 'TOMBSTONE'
+    union select step_key, intent_key, step_id from backstay.attempts where direction = 'execute'
+) f
+left join backstay.effects e
+    on e.step_key = f.intent_key || '/' || regexp_replace(f.step_id, '[.]fallback$', '') || '/execute'
+where f.step_id like '%.fallback' and e.state is distinct from 'TOMBSTONE';
 
 -- name: 4a compensated_steps_stay_down
 -- Where a compensation landed, its step is compensated or fenced: it is not live and can never land.

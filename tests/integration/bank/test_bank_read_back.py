@@ -1,4 +1,4 @@
-"""What the bank booked is read back: what others did is told, what is wrong calls a person, nothing is undone by guess."""
+"""What the bank booked is read back: what others did is told, what is wrong calls a person, and nothing is guessed."""
 
 import pytest
 

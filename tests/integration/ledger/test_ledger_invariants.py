@@ -159,6 +159,7 @@ def test_every_invariant_has_a_number_a_name_and_two_columns(bank: Bank) -> None
         ("3l", """update backstay.intents set report = '{"outcome": "NOT_APPLIED"}' where phase = 'COMMITTED'"""),
         ("3m", LOCKS.replace("MODE", "EXCLUSIVE")),
         ("3m", LOCKS.replace("MODE", "SHARED")),
+        ("3n", "update backstay.effects set step_id = step_id || '.fallback' where tool = 'transfer_customer_funds'"),
         ("4a", "update backstay.effects set state = 'LANDED' where state = 'COMPENSATED'"),
         ("4a", "delete from backstay.effects where state = 'COMPENSATED'"),
         ("4b", "update backstay.effects set state = 'TOMBSTONE' where tool = 'transfer_customer_funds'"),
