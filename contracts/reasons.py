@@ -234,7 +234,7 @@ _RULES: Final[dict[Reason, _Rule]] = {
 }
 
 _TRANSIENT: Final = frozenset({Reason.IN_PROGRESS, Reason.DEPENDENCY_DOWN, Reason.RATE_LIMITED, Reason.INTERNAL})
-_INDEFINITE: Final = frozenset({Reason.OUTCOME_UNKNOWN, Reason.MISMATCH, Reason.KEY_REUSED})
+_INDEFINITE: Final = frozenset({Reason.OUTCOME_UNKNOWN, Reason.MISMATCH, Reason.KEY_REUSED, Reason.WORLD_MOVED})
 """Of a write that was sent somewhere: it, or something else under its key, may have landed."""
 
 if missing := set(Reason) - set(_RULES):  # pragma: no cover - a reason without a rule must not import

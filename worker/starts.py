@@ -41,7 +41,7 @@ class Starts:
         Raises SagaError (DEPENDENCY_DOWN, RATE_LIMITED), WorkflowAlreadyStartedError.
         """
         policy = WorkflowIDReusePolicy
-        tools = " → ".join(step.contract.name for step in proposal.steps)
+        tools = " → ".join(step.contract.name for step in proposal.steps if step.stands_for is None)
         try:
             handle: WorkflowHandle[Any, Envelope] = await self.client.start_workflow(
                 WORKFLOW,

@@ -91,6 +91,26 @@ async def test_killed_while_the_courier_has_the_request_a_step_lands_once(
     assert sendings(posted)["execute a"] == ("LANDED", 1 if landed else 2)
 
 
+@pytest.mark.parametrize("landed", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["landed", "not landed"])
+async def test_killed_while_the_courier_has_a_fallback_it_lands_once_and_its_step_never(
+    delivering: World, office: Courier, *, landed: bool
+) -> None:
+    office.does("send", "a", "refuse")
+    office.does("send", "a.fallback", "kill after" if landed else "kill before")
+    first = await worker(delivering)
+    office.kill = first.kill
+    other = parcel("b")
+
+    posted = await delivering.post([parcel("a", fallback={"tool": other["tool"], "arguments": other["arguments"]})])
+    await first.died()
+    assert sendings(posted) == {"execute a": ("FENCED", 1), "execute a.fallback": ("SENT", 1)}
+    await worker(delivering)
+
+    assert (await posted.answer(seconds=SECONDS)).exit_code == 0
+    assert office.told() == [("sent", "b")]
+    check_books(delivering)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("landed", [True, False], ids=["done", "not done"])
 async def test_killed_while_a_compensation_is_on_its_way_it_is_done_once(

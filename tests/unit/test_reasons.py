@@ -19,6 +19,7 @@ NOTHING_IS_PROMISED = frozenset(
         Reason.INTERNAL,
     }
 )
+IT_LANDED = frozenset({Reason.WORLD_MOVED})
 NOTHING_HAPPENED = frozenset(
     {
         Reason.BODY_MALFORMED,
@@ -61,13 +62,14 @@ NOTHING_HAPPENED = frozenset(
 
 
 def test_every_reason_says_what_it_leaves_behind() -> None:
-    assert set(Reason) == NOTHING_IS_PROMISED | NOTHING_HAPPENED
+    assert set(Reason) == NOTHING_IS_PROMISED | NOTHING_HAPPENED | IT_LANDED
     assert not NOTHING_IS_PROMISED & NOTHING_HAPPENED
 
 
 @pytest.mark.parametrize("reason", list(Reason))
 def test_an_error_leaves_behind_what_its_reason_says(reason: Reason) -> None:
-    expected = EffectOutcome.UNKNOWN if reason in NOTHING_IS_PROMISED else EffectOutcome.NOT_APPLIED
+    unpromised = EffectOutcome.UNKNOWN if reason in NOTHING_IS_PROMISED else EffectOutcome.NOT_APPLIED
+    expected = EffectOutcome.APPLIED if reason in IT_LANDED else unpromised
 
     assert SagaError(reason, "It went wrong.").info.outcome is expected
     assert ErrorInfo(code=reason, message="It went wrong.").outcome is expected

@@ -10,7 +10,7 @@ from activities.tool import AnyRemoteTool, NotSentError, Pack, RemoteTool
 from contracts.lint import check_contract
 from contracts.reasons import Reason
 from contracts.remoteness import send_within
-from contracts.tool import Dispatch, Idempotency, SideEffect
+from contracts.tool import Dispatch, Idempotency, SideEffect, WhenMoved
 from tests.support.courier import ASK, PACK, SHIP, bring_back, call_off, look, ship
 from tests.unit.sample_contracts import NOTE
 
@@ -86,6 +86,7 @@ def test_the_right_remote_tool_is_accepted() -> None:
     [
         (_tool(lookup=look_too_long), "lookup takes 3 arguments; it must take 2"),
         (_tool(cancel_by_key=call_off), "cancel_by_key of the contract and the handler of that name go together"),
+        (_tool(contract=replace(SHIP, when_moved=WhenMoved.PARK)), "when_moved is park, and nothing is read back"),
         (
             _tool(contract=replace(SHIP, cancel_by_key=True)),
             "cancel_by_key of the contract and the handler of that name go together",

@@ -67,7 +67,7 @@ RULES: Final[dict[str, LiteralString]] = {
         where i.final_at is not null group by i.intent_key
         having (i.phase = 'COMMITTED' and count(*) filter (where e.state = 'LANDED')
                 <> jsonb_array_length(jsonb_path_query_array(i.plan::jsonb,
-                    '$.steps[*] ? (@.side_effect != "READ_ONLY")')))
+                    '$.steps[*] ? (@.side_effect != "READ_ONLY" && !exists(@.stands_for ? (@ != null)))')))
             or (i.phase <> 'COMMITTED' and count(*) filter (where e.state = 'LANDED') > 0)
             or (i.phase = 'NOT_APPLIED' and count(*) filter (where e.state = 'COMPENSATED') > 0)
             or (i.phase = 'COMPENSATED' and count(*) filter (where e.state = 'COMPENSATED') = 0)""",

@@ -165,6 +165,7 @@ def test_every_invariant_has_a_number_a_name_and_two_columns(bank: Bank) -> None
         ("3n", "delete from backstay.effects where step_id = 'step' and tool = 'reserve_customer_payment'"),
         ("3n", "update backstay.effects set state = 'COMPENSATED' where step_id = 'step' and state = 'LANDED'"),
         ("3o", "update backstay.effects set state = 'COMPENSATED' where step_id = 'step' and state = 'LANDED'"),
+        ("3p", "update backstay.effects set step_id = step_id || '.fallback' where tool = 'transfer_customer_funds'"),
         ("4a", "update backstay.effects set state = 'LANDED' where state = 'COMPENSATED'"),
         ("4a", "delete from backstay.effects where state = 'COMPENSATED'"),
         ("4b", "update backstay.effects set state = 'TOMBSTONE' where tool = 'transfer_customer_funds'"),
