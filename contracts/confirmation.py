@@ -3,7 +3,7 @@
 A tool that declares `confirms` reserves when it executes. The plan then ends with one more step for each such step,
 which makes the reservation final. It is a step like any other one that cannot be undone: with a key, a proof and an
 effect of its own. The first confirmation waits for all other steps and is the point of no return; the others wait for
-it, so that until one has landed none has begun.
+it, so that until one has landed none has begun. A plan with a pivot of its own has that point behind it by then.
 Source of the pattern: Pardon & Pautasso, Atomic Distributed Transactions: a RESTful Design (2014).
 """
 
@@ -96,8 +96,13 @@ def _model_of(takes: Hashable, gives: Hashable) -> type[Confirming[Any, Any]]:
 
 
 def confirmations(nodes: Sequence[Node]) -> list[Node]:
-    """List the steps that confirm these, which are in topological order."""
+    """List the steps that confirm these, which are in topological order.
+
+    Where one of these cannot be undone itself, it is decided before anything is confirmed, and none waits for another.
+    """
     found: list[Node] = []
+    every = tuple(other.step_id for other in nodes)
+    decided = any(other.contract.side_effect is SideEffect.IRREVERSIBLE for other in nodes)
     for node in nodes:
         contract = confirmation_of(node.contract)
         if contract is None:
@@ -106,7 +111,7 @@ def confirmations(nodes: Sequence[Node]) -> list[Node]:
             STEP: node.arguments,
             RESERVATION: {name: {FROM: f"{node.step_id}.{name}"} for name in node.contract.output.model_fields},
         }
-        needs = (found[0].step_id, node.step_id) if found else tuple(other.step_id for other in nodes)
+        needs = every if decided or not found else (found[0].step_id, node.step_id)
         bindings, _ = bindings_of(arguments)
         needs = tuple(dict.fromkeys((*needs, *(binding.step_id for binding in bindings))))
         found.append(Node(f"{node.step_id}{SUFFIX}", contract, arguments, needs, bindings))

@@ -364,7 +364,7 @@ BUGS: Final[tuple[Bug, ...]] = (
         "a reservation is confirmed before all else has landed",
         "issue 3, item 5",
         (
-            Patch(CONFIRMATION, "tuple(other.step_id for other in nodes)", "(node.step_id,)"),
+            Patch(CONFIRMATION, "needs = every if decided or not found", "needs = (node.step_id,) if every"),
             Patch(RESERVATIONS, "        if missing:\n", "        if missing and not context.step_id:\n"),
             Patch(TABLES, "and not row.effect and not self.reserved(database):", "and not self.plan:"),
         ),

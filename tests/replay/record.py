@@ -20,6 +20,7 @@ from activities import migrate
 from contracts.errors import SagaError
 from contracts.reasons import Reason
 from contracts.risk import Policy
+from tests.support.reserving import held
 from tests.support.sagas import (
     Handle,
     Sagas,
@@ -384,6 +385,31 @@ async def reset_run_learns_that_it_owns_nothing(sagas: Sagas) -> Handle:
     await sagas.update(again, "resolve", resolution("close", resolution_id="r2"))
     await sagas.result(again)
     return again
+
+
+@scene
+async def committed_what_was_reserved(sagas: Sagas) -> Handle:
+    """Two reservations are confirmed when all else has landed, one of them after hiccups."""
+    sagas.behaviour.fail("b.confirm", *_hiccups())
+    return await _ended(sagas, held("a"), held("b"), note("c"))
+
+
+@scene
+async def compensated_what_was_reserved(sagas: Sagas) -> Handle:
+    """The first confirmation fails for good."""
+    sagas.behaviour.fail("a.confirm", *_hiccups(4))
+    return await _ended(sagas, held("a"), held("b"))
+
+
+@scene
+async def parked_confirmation_then_skipped(sagas: Sagas) -> Handle:
+    """A later confirmation is refused, and a person says that it need not be."""
+    sagas.behaviour.refuse("b.confirm")
+    handle = await sagas.start(request(held("a"), held("b")))
+    await sagas.waiting(handle)
+    await sagas.update(handle, "resolve", resolution("skip", "b.confirm"))
+    await sagas.result(handle)
+    return handle
 
 
 def scrubbed(value: Any) -> Any:  # noqa: ANN401 - JSON

@@ -69,6 +69,12 @@ def test_the_first_confirmation_waits_for_all_else_and_the_others_for_it() -> No
     assert [step.step_id for step in plan.steps][-2:] == ["a.confirm", "b.confirm"]
 
 
+def test_past_a_pivot_of_the_plans_own_no_confirmation_waits_for_another() -> None:
+    plan = planned(held("a"), held("b"), note("p", "seal"))
+
+    assert plan.by_id["a.confirm"].needs == plan.by_id["b.confirm"].needs == ("a", "b", "p")
+
+
 def test_a_confirmation_is_a_step_that_neither_refuses_nor_can_be_undone_and_asks_nobody() -> None:
     plan = planned(held("a"), occurrence=2)
 

@@ -4,16 +4,16 @@ from typing import Any
 
 import pytest
 
-from tests.support.sagas import cancellation, outcome, request
+from tests.support.sagas import cancellation, outcome, request, resolution, states
 from tests.support.trials import Trial, payout
 
 pytestmark = pytest.mark.servers
 
 
-def reserve(amount_cents: int) -> dict[str, Any]:
+def reserve(amount_cents: int, step_id: str = "fee") -> dict[str, Any]:
     """A step that sets an amount aside for the tenant."""
     return {
-        "step_id": "fee",
+        "step_id": step_id,
         "tool": "reserve_customer_payment",
         "arguments": {
             "account_id": "A00000001",
@@ -92,3 +92,28 @@ async def test_a_cancel_while_the_payout_is_under_way_confirms_if_it_landed_and_
     assert outcome(ended) == (("COMMITTED", "none") if paid_out else ("COMPENSATED", "cancelled"))
     assert money(at) == (balance - 36 * paid_out, held)
     at.agree(ended)
+
+
+async def test_past_the_payout_a_reservation_that_expired_is_left_to_an_operator_and_holds_up_no_other(
+    at: Trial,
+) -> None:
+    balance, held = money(at)
+    at.bank.switch("slow", milliseconds=600, on=["payouts"])
+    handle = await at.sagas.start(request(reserve(37), reserve(38, "tip"), payout()))
+    await at.sagas.waiting(handle, lambda told: states(told).get("pay") == "EXECUTING")
+    at.sagas.rows(
+        "update ledger.holds set expires_at = now() - interval '1 second' where state = 'OPEN' and amount_cents = 37"
+    )
+
+    parked = await at.sagas.waiting(handle)
+    reason = at.sagas.intent(parked)["parked_reason"]
+    refused = await at.sagas.update(handle, "resolve", resolution("close"))
+    answer = await at.sagas.update(handle, "resolve", resolution("skip", "fee.confirm", resolution_id="r2"))
+    ended = await at.sagas.result(handle)
+
+    assert reason == "STUCK_AFTER_PIVOT"
+    assert states(parked)["tip.confirm"] == "DONE"
+    assert (refused.accepted, answer.accepted) == (False, True)
+    assert outcome(ended) == ("COMMITTED", "none")
+    assert at.booked(ended) == [("PAYOUT", 500)]
+    assert money(at) == (balance - 38, held + 37)
