@@ -9,6 +9,8 @@ import rfc8785
 
 from contracts.base import JsonObject, JsonValue, as_array, as_object
 
+ID_CHARACTERS: Final = 26
+"""Of base32: 130 bits."""
 _INTEGER_MAX: Final = 2**53 - 1
 _write: Final = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode
 
@@ -83,7 +85,7 @@ def lineage_digest(
 
 def intent_id(key: str) -> str:
     """Shorten a key to the id that people and workflows use: `int_` and 26 letters (130 bits)."""
-    return "int_" + _base32(bytes.fromhex(key))[:26]
+    return "int_" + _letters(bytes.fromhex(key))
 
 
 def execute_key(key: str, step_id: str) -> str:
@@ -98,8 +100,8 @@ def compensate_key(key: str, step_id: str, ordinal: int = 1) -> str:
 
 def remote_key(step_key: str) -> str:
     """Key sent downstream: 26 lower-case base32 characters."""
-    return _base32(hashlib.sha256(step_key.encode()).digest())[:26]
+    return _letters(hashlib.sha256(step_key.encode()).digest())
 
 
-def _base32(value: bytes) -> str:
-    return base64.b32encode(value).decode().rstrip("=").lower()
+def _letters(value: bytes) -> str:
+    return base64.b32encode(value).decode().lower()[:ID_CHARACTERS]

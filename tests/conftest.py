@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import uuid
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -20,11 +21,16 @@ if TYPE_CHECKING:
     from temporalio.client import Client
 
 TEMPLATE = "migrated"
+KEPT_STACK = "BACKSTAY_TEST_STACK"
+"""Directory of a stack whose PostgreSQL runs already and has the template: `make mutants` runs many short sessions."""
 
 
 @pytest.fixture(scope="session")
 def stack() -> Iterator[LocalStack]:
     """A PostgreSQL and a Temporal server; fault tests may kill them, and start them again before they end."""
+    if kept := os.environ.get(KEPT_STACK):
+        yield LocalStack.at(Path(kept))
+        return
     with LocalStack.temporary() as running:
         yield running
 
@@ -34,7 +40,8 @@ def empty_template(stack: LocalStack) -> str:
     """The name of a database with the newest schema and no rows."""
     from activities import migrate  # noqa: PLC0415 - pure tests must not pay for it
 
-    migrate.upgrade(stack.create_database(TEMPLATE))
+    if KEPT_STACK not in os.environ:
+        migrate.upgrade(stack.create_database(TEMPLATE))
     return TEMPLATE
 
 
@@ -90,9 +97,10 @@ def pytest_unconfigure() -> None:
 
     temporalio 1.35 now and then aborts the interpreter while it shuts down (PyGILState_Release), or hangs there for
     ever when a call was still on its way: a suite that passed must end with its own exit code, and must end. The same
-    for xdist's workers, whose results have been sent by now; one that hung would keep the whole suite waiting.
+    for xdist's workers, whose results have been sent by now; one that hung would keep the whole suite waiting. Sessions
+    inside another program, on a stack that was there before, leave the ending to it.
     """
-    if _exit_status is not None and "temporalio" in sys.modules:
+    if _exit_status is not None and "temporalio" in sys.modules and KEPT_STACK not in os.environ:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(_exit_status)

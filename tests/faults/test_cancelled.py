@@ -188,6 +188,7 @@ def test_a_cancel_going_forward_ends_as_the_tables_say(case: Case, played: Playe
         assert outcome != "COMMITTED", "who was told that it is stopped must not find it done"
 
 
+@pytest.mark.situation(8)
 @pytest.mark.parametrize("case", named(case for case in FORWARD_CASES if case.when == "early"))
 def test_a_cancel_that_arrives_while_a_step_runs_waits_for_it_then_undoes_all(case: Case, played: Played) -> None:
     ended = played[case]
@@ -209,6 +210,7 @@ def test_a_cancel_that_arrives_while_a_step_runs_waits_for_it_then_undoes_all(ca
         assert began.index(("answered", case.activity)) < began.index(("started", CLOSE)), "awaited, then closed"
 
 
+@pytest.mark.situation(9)
 @pytest.mark.parametrize("case", named(BACKWARD_CASES))
 def test_no_cancel_reaches_the_way_back(case: Case, played: Played) -> None:
     ended = played[case]
@@ -223,6 +225,7 @@ def test_no_cancel_reaches_the_way_back(case: Case, played: Played) -> None:
         assert not was_accepted(ended)
 
 
+@pytest.mark.situation(9)
 @pytest.mark.parametrize("case", named(TWICE_CASES))
 def test_a_second_cancel_changes_nothing(case: Case, played: Played) -> None:
     ended = played[case]

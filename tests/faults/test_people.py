@@ -385,6 +385,27 @@ async def grid(request: pytest.FixtureRequest, module_world: World) -> Grid:
     return await run_grid(module_world, selected(request, SCENARIOS))
 
 
+@pytest.mark.situation(7, "F42", claims=["account closed before the refund", "attempts of a compensation run out"])
+@pytest.mark.situation(12, claims=["money spent before it is taken back"])
+@pytest.mark.situation(
+    13,
+    claims=[
+        "decided early",
+        "decided in every wrong way",
+        "decided by many at once",
+        "approved and cancelled at once",
+        "decided after the time was over",
+    ],
+)
+@pytest.mark.situation(
+    14,
+    claims=[
+        "killed while the decision is written",
+        "killed after the decision",
+        "killed while the approval is spent",
+        "killed after the approval was spent",
+    ],
+)
 @pytest.mark.parametrize("claim", claims(SCENARIOS, SLOW))
 def test_what_people_say_counts_once_and_is_answered(claim: str, grid: Grid) -> None:
     grid.hold(claim)

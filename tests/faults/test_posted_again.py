@@ -268,6 +268,15 @@ async def grid(request: pytest.FixtureRequest, module_world: World, empty_templa
     return await run_grid(module_world, selected(request, SCENARIOS), template=empty_template)
 
 
+@pytest.mark.situation(
+    17,
+    claims=[
+        "under twelve ids at the same time",
+        "after its history is gone",
+        "after its history was deleted while it was open",
+    ],
+)
+@pytest.mark.situation(19, claims=["after a lost answer"])
 @pytest.mark.parametrize("claim", claims(SCENARIOS, SLOW))
 def test_an_intent_that_is_posted_again_happens_once(claim: str, grid: Grid) -> None:
     grid.hold(claim)

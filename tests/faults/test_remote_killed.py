@@ -45,6 +45,7 @@ def sendings(posted: Posted) -> dict[str, tuple[str, int]]:
     return {f"{row['direction']} {row['step_id']}": (row["state"], row["sends"]) for row in rows}
 
 
+@pytest.mark.situation(6)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "point",
@@ -73,6 +74,7 @@ async def test_killed_around_the_attempts_commit_a_step_is_sent_once(
     assert sendings(posted)["execute a"][0] == "LANDED"
 
 
+@pytest.mark.situation(6, 19)
 @pytest.mark.parametrize("landed", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["landed", "not landed"])
 async def test_killed_while_the_courier_has_the_request_a_step_lands_once(
     delivering: World, office: Courier, *, landed: bool

@@ -314,6 +314,7 @@ async def grid(request: pytest.FixtureRequest, module_world: World, empty_templa
     return await run_grid(module_world, selected(request, SCENARIOS), template=empty_template)
 
 
+@pytest.mark.situation(17)
 @pytest.mark.parametrize("claim", claims(SCENARIOS, SLOW))
 def test_a_run_that_is_ended_from_outside_loses_and_repeats_nothing(claim: str, grid: Grid) -> None:
     grid.hold(claim)

@@ -231,6 +231,7 @@ async def test_connections_are_terminated_inside_transactions(world: World) -> N
     await check_all(held)
 
 
+@pytest.mark.situation(19)
 async def test_commits_whose_answers_are_lost_count_once(world: World) -> None:
     directory = world.control.directory / "wire"
     directory.mkdir()

@@ -271,6 +271,11 @@ async def grid(request: pytest.FixtureRequest, module_world: World) -> Grid:
     return await run_grid(module_world, selected(request, SCENARIOS))
 
 
+@pytest.mark.situation(2, "F41", claims=["a compensation before its step"])
+@pytest.mark.situation(3, "F40", claims=["frozen before a step, cancelled meanwhile"])
+@pytest.mark.situation(4, claims=["one key at the same time"])
+@pytest.mark.situation(5, claims=["one key with other arguments"])
+@pytest.mark.situation(18, claims=["two sagas on one account"])
 @pytest.mark.parametrize("claim", claims(SCENARIOS, SLOW))
 def test_of_two_attempts_one_counts(claim: str, grid: Grid) -> None:
     grid.hold(claim)

@@ -95,6 +95,7 @@ async def grid(request: pytest.FixtureRequest, module_world: World) -> Grid:
     return await run_grid(module_world, selected(request, SCENARIOS))
 
 
+@pytest.mark.situation(9, 19)
 @pytest.mark.parametrize("claim", claims(SCENARIOS, SLOW))
 def test_a_killed_workers_saga_ends_as_if_nothing_had_happened(claim: str, grid: Grid) -> None:
     grid.hold(claim)

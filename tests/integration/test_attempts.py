@@ -45,6 +45,7 @@ async def broken(desk: Desk) -> set[str]:
     return {one.name.split()[0] for one in (await check(desk.database_url)).checks if not one.ok}
 
 
+@pytest.mark.situation(6, 14)
 async def test_the_attempt_and_the_spent_approval_are_committed_before_the_call(desk: Desk, office: Courier) -> None:
     office.does("send", "a", "drop request")
     intent = await desk.intent(parcel("a", "sign"))
@@ -57,6 +58,7 @@ async def test_the_attempt_and_the_spent_approval_are_committed_before_the_call(
     assert intent.noted()[-2:] == ["sent", "outcome_unknown"]
 
 
+@pytest.mark.situation(14)
 async def test_an_approval_is_spent_once_for_all_sendings(desk: Desk, office: Courier) -> None:
     office.does("send", "a", "drop request")
     intent = await desk.intent(parcel("a", "sign"))

@@ -29,6 +29,7 @@ RACES: Final = 200
 # --- repeats -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.situation(19)
 async def test_a_repeat_gets_the_stored_answer_byte_for_byte_and_does_nothing(desk: Desk) -> None:
     intent = await desk.intent(note("a", text="  caf\u00e9 \u201cx\u201d \U0001f600\r\n", memo=""))
 
@@ -40,6 +41,7 @@ async def test_a_repeat_gets_the_stored_answer_byte_for_byte_and_does_nothing(de
     assert intent.noted() == ["admitted", "effect"]
 
 
+@pytest.mark.situation(5)
 async def test_the_same_key_with_other_arguments_is_refused_loudly(desk: Desk) -> None:
     bound = note("b", text={"$from": "a.text"})
     intent = await desk.intent(note("a"), bound)
@@ -70,6 +72,7 @@ async def test_a_reading_is_remembered_whatever_the_world_says_later(desk: Desk)
     assert intent.effects() == {"a/execute": "LANDED", "b/execute": "LANDED"}
 
 
+@pytest.mark.situation(4)
 async def test_two_executions_of_one_key_at_once_are_one_effect_and_both_get_its_answer(desk: Desk) -> None:
     intent = await desk.intent(note("a"))
     gate = desk.behaviour.hold("a", "after")
@@ -297,6 +300,7 @@ async def test_two_compensations_at_once_are_one(desk: Desk) -> None:
     assert desk.behaviour.calls["undo:a"] == 1
 
 
+@pytest.mark.situation(2, "F41")
 async def test_a_compensation_before_its_step_leaves_a_tombstone_and_touches_nothing(desk: Desk) -> None:
     intent = await desk.intent(note("a"))
     await intent.close()
@@ -308,6 +312,7 @@ async def test_a_compensation_before_its_step_leaves_a_tombstone_and_touches_not
     assert (desk.behaviour.calls["undo:a"], desk.count("samples.notes")) == (0, 0)
 
 
+@pytest.mark.situation(3, "F40")
 async def test_a_late_step_meets_the_tombstone_and_never_lands(desk: Desk) -> None:
     intent = await desk.intent(note("a"))
     await intent.close()

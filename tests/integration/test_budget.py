@@ -14,11 +14,18 @@ from temporalio.client import Client
 from activities.database import Database, check_durability
 from tests.support.lockers import ANNA, BORIS, claim, create_books, lockers_pack, trust
 from tests.support.sagas import Handle, Sagas, freeze_and_debit, outcome, request, serve
-from tests.support.samples import Behaviour
+from tests.support.samples import Behaviour, note
 
 EVENTS_MAX = 10
 COMMITS = 4
 ROUND_TRIPS_MAX = 13
+STEPS_MAX = 50
+WORDS_MAX = 1_200
+"""A body holds no more of them fifty times."""
+HISTORY_EVENTS_LIMIT = 51_200
+HISTORY_BYTES_LIMIT = 50 * 1024 * 1024
+PAYLOAD_BYTES_LIMIT = 2 * 1024 * 1024
+"""Where Temporal ends a run, or takes no answer."""
 PREPARED_AFTER = 6
 """psycopg prepares a statement when it has met it this often; the budget is that of a worker that has warmed up."""
 
@@ -143,3 +150,18 @@ async def test_a_statement_by_itself_is_one_round_trip(database_url: str, tmp_pa
             await database.one("select 1 as one")
 
     assert (wire.commits, wire.round_trips) == (0, 1)
+
+
+@pytest.mark.situation(16)
+async def test_fifty_of_the_largest_steps_stay_far_from_what_a_history_holds(sagas: Sagas) -> None:
+    words = "\U0001f4b6" * WORDS_MAX  # four bytes each, and twelve in an escape
+    handle = await sagas.start(request(*(note(f"n{number}", text=words) for number in range(STEPS_MAX))))
+
+    envelope = await sagas.result(handle)
+    events = (await handle.fetch_history()).events
+
+    assert outcome(envelope) == ("COMMITTED", "none")
+    assert len(sagas.effects(envelope)) == STEPS_MAX
+    assert len(events) < HISTORY_EVENTS_LIMIT / 100
+    assert max(event.ByteSize() for event in events) < PAYLOAD_BYTES_LIMIT / 2
+    assert sum(event.ByteSize() for event in events) < HISTORY_BYTES_LIMIT / 20

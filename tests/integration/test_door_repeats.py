@@ -154,6 +154,7 @@ async def test_an_explicit_key_of_another_principal_is_another_key(home: House) 
     assert (outcome_of(annas), outcome_of(bens), bens.meta.duplicate) == ("COMMITTED", "COMMITTED", False)
 
 
+@pytest.mark.situation(5)
 @pytest.mark.parametrize("amount_cents", [500, GATED_CENTS])
 async def test_other_arguments_under_one_key_are_refused(home: House, amount_cents: int) -> None:
     theirs = session()
@@ -249,6 +250,7 @@ async def test_an_outcome_outlives_temporals_memory_and_so_does_the_window(home:
     assert (home.intent(first)["epoch"], home.effect_count(first)) == (1, 2)
 
 
+@pytest.mark.situation(17)
 @pytest.mark.slow
 async def test_a_post_after_temporal_really_forgot_gets_the_stored_outcome(home: House) -> None:
     body = freeze_and_debit(session())

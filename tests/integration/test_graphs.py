@@ -81,6 +81,7 @@ async def test_no_more_than_eight_steps_run_at_once(sagas: Sagas) -> None:
     assert set(names) == set(sagas.effects(envelope))
 
 
+@pytest.mark.situation(10)
 async def test_a_refusal_waits_for_what_runs_beside_it_and_takes_that_back_too(sagas: Sagas) -> None:
     before = balance(sagas)
     slow = sagas.behaviour.hold("slow", "after")
@@ -106,6 +107,7 @@ async def test_a_refusal_waits_for_what_runs_beside_it_and_takes_that_back_too(s
     assert sagas.notes() == {"slow": False}
 
 
+@pytest.mark.situation(10)
 async def test_branches_are_taken_back_each_in_its_own_order(sagas: Sagas) -> None:
     sagas.behaviour.refuse("no")
 

@@ -88,6 +88,7 @@ async def holder(sagas: Sagas, *books: str, step_id: str = "hold") -> tuple[Hand
     return handle, gate.opened
 
 
+@pytest.mark.situation(18)
 async def test_who_comes_second_waits_and_goes_on_when_the_first_has_ended(sagas: Sagas) -> None:
     first, release = await holder(sagas, ANNA)
     second = await sagas.start(request(claim("second", ANNA)))
@@ -145,6 +146,7 @@ async def test_sharers_go_together(sagas: Sagas) -> None:
     assert outcome(await sagas.result(first)) == COMMITTED
 
 
+@pytest.mark.situation(18)
 async def test_of_two_sagas_that_want_each_others_book_the_older_commits_and_the_younger_closes(sagas: Sagas) -> None:
     gates = [sagas.behaviour.hold(name) for name in ("find_older", "find_younger")]
     older = await sagas.start(
@@ -238,6 +240,7 @@ async def test_all_that_is_named_outright_is_held_before_the_first_write(sagas: 
     assert outcome(await sagas.result(blocked)) == COMMITTED
 
 
+@pytest.mark.situation(18)
 @pytest.mark.parametrize("end", ["COMMITTED", "COMPENSATED", "NOT_APPLIED"])
 async def test_whatever_the_end_the_book_is_free_at_once(sagas: Sagas, end: str) -> None:
     if end != "COMMITTED":

@@ -355,6 +355,7 @@ async def test_a_step_that_was_admitted_when_the_cancel_came_never_lands(sagas: 
     assert {answer.outcome for answer in answers[:-1] if answer and not answer.accepted} <= {"COMPENSATED"}
 
 
+@pytest.mark.situation(16)
 async def test_fifty_steps_are_all(sagas: Sagas) -> None:
     intent = await opened(sagas)
     for number in range(50):
@@ -391,6 +392,7 @@ async def test_a_message_of_another_shape_is_refused_before_history(sagas: Sagas
     assert (await intent.commit()).outcome == "COMMITTED"
 
 
+@pytest.mark.situation(16)
 async def test_updates_are_bounded_and_what_is_over_is_refused_by_name(
     sagas: Sagas, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -407,6 +409,7 @@ async def test_updates_are_bounded_and_what_is_over_is_refused_by_name(
     assert outcome(await intent.result()) == ("COMPENSATED", "cancelled")
 
 
+@pytest.mark.situation(16)
 async def test_signals_are_bounded_and_what_is_over_is_passed_over(
     sagas: Sagas, monkeypatch: pytest.MonkeyPatch
 ) -> None:

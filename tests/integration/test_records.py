@@ -115,6 +115,7 @@ async def test_a_refusal_later_in_the_plan_brings_the_records_back(sagas: Sagas)
     assert sagas.one("select state from records.deletions")["state"] == "RESTORED"
 
 
+@pytest.mark.situation(19)
 async def test_delete_purge_and_tell_is_one_intent_and_the_notice_is_queued_once(sagas: Sagas) -> None:
     body = request(delete(), purge(), notice())
 

@@ -75,6 +75,7 @@ async def test_what_only_reads_is_asked_again_and_leaves_no_attempt(sagas: Sagas
     assert attempts(sagas) == {}
 
 
+@pytest.mark.situation(1, "F30")
 @pytest.mark.parametrize("how", ["drop reply", "garbage"])
 async def test_a_lost_or_broken_answer_is_looked_up_and_never_sent_again(
     sagas: Sagas, office: Courier, how: How
@@ -88,6 +89,7 @@ async def test_a_lost_or_broken_answer_is_looked_up_and_never_sent_again(
     assert len(office.asked("send", "a")) == 1
 
 
+@pytest.mark.situation(1, "F31")
 @pytest.mark.parametrize("tool", ["ship", "carry", "mail"])
 async def test_a_lost_request_is_sent_again_under_the_same_key(sagas: Sagas, office: Courier, tool: str) -> None:
     office.does("send", "a", "drop request")
@@ -148,6 +150,7 @@ async def test_a_refusal_of_a_second_sending_says_nothing_about_the_first(sagas:
     assert office.kept() == {"a": 1}
 
 
+@pytest.mark.situation("F33")
 async def test_a_busy_courier_is_asked_again_when_it_said(sagas: Sagas, office: Courier) -> None:
     office.does("send", "a", "busy", "busy")
 
@@ -186,6 +189,7 @@ async def test_a_wrong_weight_is_never_taken_for_landed(sagas: Sagas, office: Co
     assert noted(sagas, "effect") == ["before"]
 
 
+@pytest.mark.situation(1, "F32")
 async def test_when_nobody_can_say_the_saga_parks_and_an_operators_retry_looks_first(
     sagas: Sagas, office: Courier
 ) -> None:
@@ -267,6 +271,7 @@ async def test_a_cancelled_saga_waits_until_it_is_certain_that_nothing_landed(sa
     assert sagas.rows("select 1 from backstay.effects where step_id = 'b' and state = 'TOMBSTONE'")
 
 
+@pytest.mark.situation(3, "F40")
 async def test_what_lands_after_the_fence_is_found_and_compensated(sagas: Sagas, office: Courier) -> None:
     office.does("send", "b", "late")
     handle = await sagas.start(request(parcel("a"), parcel("b", "carry")))
@@ -358,6 +363,7 @@ async def test_a_compensation_of_unknown_outcome_is_not_sent_again_without_keys(
     assert office.kept() == {}
 
 
+@pytest.mark.situation(7, "F42")
 async def test_a_refused_compensation_parks_and_may_be_tried_again(sagas: Sagas, office: Courier) -> None:
     office.does("send", "b", "refuse")
     office.does("return", "a", "refuse")
@@ -387,6 +393,7 @@ async def test_compensations_are_held_to_the_downstreams_rate(sagas: Sagas, offi
 # --- what cannot be undone -------------------------------------------------------------------------------------
 
 
+@pytest.mark.situation(11)
 async def test_a_saga_is_not_closed_over_a_pivot_that_may_have_landed(sagas: Sagas, office: Courier) -> None:
     office.does("send", "b", "late")
     handle = await sagas.start(request(parcel("a"), parcel("b", "gift"), parcel("c", "after")))
@@ -428,6 +435,7 @@ async def test_a_pivot_of_which_nobody_knows_parks_and_no_verb_closes_over_it(sa
     assert office.told() == [("sent", "a"), ("sent", "b")]
 
 
+@pytest.mark.situation(11)
 async def test_after_the_pivot_a_step_is_sent_until_it_lands(sagas: Sagas, office: Courier) -> None:
     office.busy_seconds = 0.1
     office.does("send", "c", "busy", "busy", "busy", "busy", "busy")

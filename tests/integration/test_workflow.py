@@ -347,6 +347,7 @@ async def parked(sagas: Sagas) -> tuple[Handle, Envelope]:
     return handle, await sagas.waiting(handle)
 
 
+@pytest.mark.situation(7)
 async def test_a_refused_compensation_parks_and_the_steps_before_it_wait(sagas: Sagas) -> None:
     _, envelope = await parked(sagas)
 
@@ -395,6 +396,7 @@ async def test_a_verb_that_is_not_offered_is_refused_with_those_that_are(sagas: 
     assert answer.error.details == {"offered": {"b": ["done", "retry", "skip"]}}
 
 
+@pytest.mark.situation(11)
 async def test_a_step_that_refuses_after_the_pivot_parks_and_goes_forward_when_told_to(sagas: Sagas) -> None:
     sagas.behaviour.refuse("b")
     handle = await sagas.start(request(note("a", "seal"), note("b", "keep")))

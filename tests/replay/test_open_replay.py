@@ -26,6 +26,7 @@ def replayed(change: str = "none") -> dict[str, Any]:
     return answer
 
 
+@pytest.mark.situation(15)
 def test_every_stored_history_of_an_open_intent_replays_with_an_emptied_registry() -> None:
     answer = replayed()
 

@@ -81,6 +81,7 @@ async def agree(client: Client, database_url: str, task_queue: str, count: int) 
     return seen
 
 
+@pytest.mark.situation(15)
 async def test_the_reducer_does_what_real_histories_show(
     temporal_client: Client, database_url: str, task_queue: str
 ) -> None:

@@ -83,6 +83,7 @@ def decoded(value: Any) -> str:  # noqa: ANN401 - JSON
         return text
 
 
+@pytest.mark.situation(15)
 def test_every_stored_history_replays_with_an_emptied_registry() -> None:
     answer = replayed()
 
@@ -91,6 +92,7 @@ def test_every_stored_history_replays_with_an_emptied_registry() -> None:
     assert {name: failure for name, failure in answer["failures"].items() if failure} == {}
 
 
+@pytest.mark.situation(15)
 @pytest.mark.parametrize("change", ["extra", "order", "less"])
 def test_a_changed_saga_does_not_replay(change: str) -> None:
     failures = replayed(change)["failures"]

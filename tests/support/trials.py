@@ -15,13 +15,16 @@ from contracts.base import JsonObject
 from contracts.envelope import Envelope
 from tests.support.bankhouse import BankHouse, open_bank
 from tests.support.sagas import Sagas, serve
+from tests.support.wire import Wire
 
 TERMS: Final = Terms(timeout_seconds=1.0, in_flight_seconds=1, key_lifetime_seconds=3_600, patience_seconds=2)
 OBJECTS: Final = """
 insert into bank.objects (object_id, tenant, principal) values
     ('B00000001', 'bank', 'customer'), ('B00000002', 'bank', null), ('B00000003', 'bank', 'somebody-else'),
     ('P00000001', 'bank', 'customer'), ('P90000001', 'bank', 'customer'),
-    ('K00000001', 'bank', 'customer'), ('K90000001', 'bank', 'customer'), ('K00000002', 'bank', 'somebody-else');
+    ('K00000001', 'bank', 'customer'), ('K00000004', 'bank', 'customer'),
+    ('K00000005', 'bank', 'customer'), ('K00000006', 'bank', 'customer'),
+    ('K90000001', 'bank', 'customer'), ('K00000002', 'bank', 'somebody-else');
 insert into bank.objects (object_id, tenant, principal, state) values ('K00000003', 'bank', 'customer', 'BLOCKED');
 """
 
@@ -88,14 +91,21 @@ class Trial:
 
 @asynccontextmanager
 async def trial(
-    client: Client, database_url: str, directory: Path, *, terms: Terms = TERMS, key_lifetime_seconds: int = 86_400
+    client: Client,
+    database_url: str,
+    directory: Path,
+    *,
+    terms: Terms = TERMS,
+    key_lifetime_seconds: int = 86_400,
+    wire: Wire | None = None,
 ) -> AsyncGenerator[Trial]:
-    """Run a bank and a worker that knows it, until the block ends."""
+    """Run a bank and a worker that knows it, by a wire of the test's if there is one, until the block ends."""
     with open_bank(directory, key_lifetime_seconds=key_lifetime_seconds) as bank:
         with psycopg.connect(database_url, autocommit=True) as connection:
             connection.execute(OBJECTS)
+        url = wire.lead_to(bank.port) if wire else bank.url
         queue = f"bank-{uuid.uuid4().hex}"
-        async with serve(client, database_url, queue, packs=(make_pack(bank.url, terms),)) as sagas:
+        async with serve(client, database_url, queue, packs=(make_pack(url, terms),)) as sagas:
             yield Trial(sagas, bank)
 
 

@@ -5,6 +5,7 @@ import rfc8785
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from contracts.base import JsonValue
 from contracts.keys import (
     canonical_json,
     compensate_key,
@@ -35,6 +36,18 @@ def test_canonical_json_is_rfc_8785() -> None:
 
     expected = '{"a":["é","e\u0301","\\r\\n",null,true],"b":1,"€":"€","😀":0,"\ufb33":0}'
     assert expected.encode() == canonical_json(value)
+
+
+@pytest.mark.parametrize(
+    "value", [None, True, False, "", "é", 0, 2**53 - 1, -(2**53 - 1), 5.0, [1, ["a"]], {"b": {"a": None}, "a": [True]}]
+)
+def test_ordinary_values_are_written_without_the_slow_reference(
+    value: JsonValue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = rfc8785.dumps(value)
+    monkeypatch.setattr("contracts.keys.rfc8785.dumps", None)
+
+    assert canonical_json(value) == expected
 
 
 VALUES = st.recursive(

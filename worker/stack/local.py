@@ -38,6 +38,13 @@ class LocalStack:
         self._adopted: dict[str, ProcessRecord] = {}
 
     @classmethod
+    def at(cls, directory: Path) -> LocalStack:
+        """Speak of the stack in `directory`, which somebody else has started: only its databases are ours to make."""
+        postgres = PostgresServer(directory / "postgres", directory / "postgres.log", dies_with_parent=False)
+        temporal = TemporalServer(directory / "temporal.db", directory / "temporal.log", dies_with_parent=False)
+        return cls(directory, postgres, temporal)
+
+    @classmethod
     @contextlib.contextmanager
     def temporary(cls, *, temporal: bool = True, ui: bool = False, fsync: bool = True) -> Generator[LocalStack]:
         """Run a stack on fresh data until the block ends; servers and data are gone then, even if we are killed.

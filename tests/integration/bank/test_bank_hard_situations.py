@@ -55,6 +55,7 @@ async def cancelled(at: Trial, handle: Handle) -> Envelope:
 # 1, F30, F31, F32: timed out, outcome unknown
 
 
+@pytest.mark.situation(1, "F30")
 async def test_1_a_timed_out_charge_is_looked_up_and_goes_on_when_it_landed(at: Trial) -> None:
     at.bank.switch("slow", milliseconds=1_100)
 
@@ -65,6 +66,7 @@ async def test_1_a_timed_out_charge_is_looked_up_and_goes_on_when_it_landed(at: 
     at.agree(ended)
 
 
+@pytest.mark.situation(1, "F32")
 @pytest.mark.slow
 async def test_1_a_charge_that_stays_unknown_is_parked_and_never_given_back_by_guess(at: Trial) -> None:
     at.bank.switch("drop_reply", on=["charges"])
@@ -89,6 +91,7 @@ async def test_1_a_charge_that_stays_unknown_is_parked_and_never_given_back_by_g
     at.agree(ended)
 
 
+@pytest.mark.situation(1, 2, "F40", "F41")
 async def test_1_an_unknown_charge_is_cancelled_by_key_and_lands_never_when_its_saga_closes(at: Trial) -> None:
     at.bank.switch("arrives_late", times=None, milliseconds=3_000, on=["charges"])
     handle = await at.sagas.start(request(charge()))
@@ -104,6 +107,7 @@ async def test_1_an_unknown_charge_is_cancelled_by_key_and_lands_never_when_its_
     at.agree(ended)
 
 
+@pytest.mark.situation(1, "F30")
 async def test_1_an_unknown_charge_that_had_landed_is_given_back_when_its_saga_closes(at: Trial) -> None:
     at.bank.switch("drop_reply", on=["charges"])
     at.bank.switch("lookup_down", times=None)
@@ -118,6 +122,7 @@ async def test_1_an_unknown_charge_that_had_landed_is_given_back_when_its_saga_c
     at.agree(ended)
 
 
+@pytest.mark.situation(1)
 @pytest.mark.slow
 async def test_1_a_key_past_its_lifetime_is_never_sent_again(
     temporal_client: Client, database_url: str, tmp_path: Path
@@ -151,6 +156,7 @@ async def test_1_a_key_past_its_lifetime_is_never_sent_again(
 # 3, F40: the step arrives after its compensation
 
 
+@pytest.mark.situation(3, "F40")
 async def test_3_a_charge_that_arrives_after_its_cancellation_moves_nothing(at: Trial) -> None:
     at.bank.switch("lands_late", milliseconds=3_000, on=["charges"])
     handle = await at.sagas.start(request(charge()))
@@ -167,6 +173,7 @@ async def test_3_a_charge_that_arrives_after_its_cancellation_moves_nothing(at: 
 # 5, F35: same key, other arguments
 
 
+@pytest.mark.situation(5, "F35")
 async def test_5_a_key_that_somebody_used_for_another_order_parks_and_touches_nothing(at: Trial) -> None:
     at.bank.switch("unavailable", times=None, retry_after="0", on=["charges"])
     handle = await at.sagas.start(request(charge()))
@@ -190,6 +197,7 @@ async def test_5_a_key_that_somebody_used_for_another_order_parks_and_touches_no
 # 6, 19: the bank dies with the order in its hand; its reply is lost after its commit
 
 
+@pytest.mark.situation(6, 19, "F30", "F31")
 @pytest.mark.parametrize("switch", ["slow", "lands_late", "drop_reply"])
 async def test_6_a_bank_killed_with_the_order_in_hand_has_it_once(at: Trial, switch: str) -> None:
     at.bank.switch(switch, milliseconds=800, on=["payouts"])
@@ -206,6 +214,7 @@ async def test_6_a_bank_killed_with_the_order_in_hand_has_it_once(at: Trial, swi
     at.agree(ended)
 
 
+@pytest.mark.situation(6, "F31")
 async def test_6_a_bank_that_is_away_is_waited_for_and_nothing_counts_as_sent(at: Trial) -> None:
     at.bank.kill()
     handle = await at.sagas.start(request(payout()))
@@ -222,6 +231,7 @@ async def test_6_a_bank_that_is_away_is_waited_for_and_nothing_counts_as_sent(at
 # 8, 9: cancel while the bank works
 
 
+@pytest.mark.situation(8)
 async def test_8_a_cancel_during_a_charge_waits_for_it_and_gives_it_back(at: Trial) -> None:
     at.bank.switch("slow", milliseconds=500, on=["charges"])
     handle = await at.sagas.start(request(charge(), note("after_cancel")))
@@ -235,6 +245,7 @@ async def test_8_a_cancel_during_a_charge_waits_for_it_and_gives_it_back(at: Tri
     at.agree(ended)
 
 
+@pytest.mark.situation(9)
 async def test_9_a_cancel_during_a_refund_changes_nothing_and_it_is_given_back_once(at: Trial) -> None:
     at.bank.switch("slow", milliseconds=600, on=["refunds"])
     at.sagas.behaviour.refuse("refused_nine")
@@ -252,6 +263,7 @@ async def test_9_a_cancel_during_a_refund_changes_nothing_and_it_is_given_back_o
 # 10: three of five done
 
 
+@pytest.mark.situation(10, "F36")
 async def test_10_of_several_charges_exactly_those_that_landed_are_given_back_last_first(at: Trial) -> None:
     charges = [charge(f"c{number}", 100 + number) for number in range(3)]
 
@@ -268,6 +280,7 @@ async def test_10_of_several_charges_exactly_those_that_landed_are_given_back_la
 # 11: after the pivot only forward
 
 
+@pytest.mark.situation(11)
 async def test_11_an_unknown_payout_that_landed_is_never_followed_by_a_refund(at: Trial) -> None:
     at.bank.switch("drop_reply", on=["payouts"])
     at.bank.switch("lookup_down", times=3)
@@ -285,6 +298,7 @@ async def test_11_an_unknown_payout_that_landed_is_never_followed_by_a_refund(at
 # 12, F42: the world moved before the compensation
 
 
+@pytest.mark.situation(12, "F42")
 @pytest.mark.parametrize("given_cents", [200, 500])
 async def test_12_what_somebody_gave_back_before_is_not_given_back_again(at: Trial, given_cents: int) -> None:
     step = f"refused_twelve_{given_cents}"
@@ -307,6 +321,7 @@ async def test_12_what_somebody_gave_back_before_is_not_given_back_again(at: Tri
 # F33, F36: what the bank says of itself
 
 
+@pytest.mark.situation("F33")
 @pytest.mark.parametrize("said", ["-3", "soon", ""])
 async def test_f33_a_senseless_retry_after_is_left_aside_and_the_same_key_sent_again(at: Trial, said: str) -> None:
     at.bank.switch("too_many", times=1, retry_after=said)
@@ -318,6 +333,7 @@ async def test_f33_a_senseless_retry_after_is_left_aside_and_the_same_key_sent_a
     at.agree(ended)
 
 
+@pytest.mark.situation("F33")
 async def test_f33_a_retry_after_of_thirty_years_is_five_minutes(at: Trial) -> None:
     at.bank.switch("too_many", times=1, retry_after="1000000000")
     handle = await at.sagas.start(request(payout()))

@@ -31,6 +31,9 @@ async def settled(at: Trial, switch: str) -> None:
         await at.bank.outlast(MILLISECONDS)
 
 
+@pytest.mark.situation(
+    19, "F30", "F31", "F33", "F34", claims=["drop_reply", "drop_request", "too_many", "unavailable", "conflict"]
+)
 @pytest.mark.parametrize("switch", SWITCHES)
 async def test_a_payout_lands_once_whatever_goes_wrong_with_its_sending(at: Trial, switch: str) -> None:
     at.bank.switch(switch, milliseconds=MILLISECONDS, retry_after="1")
@@ -93,6 +96,7 @@ async def test_a_saga_that_closes_with_its_charge_in_doubt_leaves_nothing_behind
     at.agree(ended)
 
 
+@pytest.mark.situation("F36")
 async def test_a_declined_card_is_a_refusal_and_what_came_before_is_taken_back(at: Trial) -> None:
     ended = await at.sagas.run(note("before_decline"), charge(card_id="K90000001"))
 
@@ -111,6 +115,7 @@ async def test_a_decline_whose_answer_is_lost_is_a_refusal_in_the_end(at: Trial)
     assert at.booked(ended) == []
 
 
+@pytest.mark.situation("F36")
 async def test_a_declined_payout_gives_the_charge_before_it_back(at: Trial) -> None:
     ended = await at.sagas.run(charge(), payout(payee_id="P90000001"))
 
