@@ -271,3 +271,51 @@ async def test_what_reserves_neither_has_a_fallback_nor_is_one(sagas: Sagas, ste
         propose({"protocol": 1, "session_id": "s", "steps": [step]}, CALLER, sagas.engine.registry)
 
     assert refused.value.info.fields[0].path == "steps[0].fallback"
+
+
+# --- a fallback that is graded late --------------------------------------------------------------------------------
+
+READ: JsonObject = {"step_id": "read", "tool": "check_account_balance", "arguments": {"account_id": "A00000001"}}
+
+
+def hold_of(at_most_cents: int, account_id: str = "A00000001") -> JsonObject:
+    """A freeze of what the account has, and at most so much."""
+    amount = {"$fn": "min_cents", "of": [{"$from": "read.available_cents"}, at_most_cents]}
+    arguments = {"account_id": account_id, "amount_cents": amount, "currency": "EUR", "reason_code": "PURCHASE"}
+    return {"tool": "freeze_account_funds", "arguments": arguments}
+
+
+async def test_a_late_fallback_is_graded_and_asked_about_before_the_first_write(sagas: Sagas) -> None:
+    sagas.behaviour.refuse("a")
+    handle = await sagas.start(request(READ, otherwise(note("a"), hold_of(1_500_000))))
+    await sagas.waiting(handle)
+
+    (asked,) = sagas.rows("select step_id, plan_digest from backstay.approval_requests")
+    assert asked["step_id"] == "a.fallback"
+    assert sagas.behaviour.calls["a"] == 0
+    said = {"decision_id": "d1", "plan_digest": asked["plan_digest"], "verdict": "approve", "approver": "approver"}
+    assert (await sagas.update(handle, "decide", {**said, "step_id": "a.fallback", "reason": "seen"})).accepted
+    envelope = await sagas.result(handle)
+
+    assert outcome(envelope) == ("COMMITTED", "none")
+    assert sagas.one("select amount_cents from ledger.holds") == {"amount_cents": 1_500_000}
+    await assert_books_agree(sagas)
+
+
+async def test_a_late_fallback_that_may_not_run_stops_nothing_while_it_is_not_needed(sagas: Sagas) -> None:
+    envelope = await sagas.run(READ, otherwise(note("a"), hold_of(2_000, "A00000003")))
+
+    assert outcome(envelope) == ("COMMITTED", "none")
+    assert states(envelope) == {"read": "DONE", "a": "DONE", "a.fallback": "REFUSED"}
+    assert envelope.meta.warnings == ()
+    assert sagas.notes() == {"a": True}
+
+
+async def test_a_late_fallback_that_may_not_run_helps_nobody(sagas: Sagas) -> None:
+    sagas.behaviour.refuse("a")
+
+    envelope = await sagas.run(READ, otherwise(note("a"), hold_of(2_000, "A00000003")))
+
+    assert outcome(envelope) == ("NOT_APPLIED", "refused")
+    assert envelope.error is not None
+    assert envelope.error.code is Reason.WRONG_STATE
