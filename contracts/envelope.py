@@ -178,8 +178,10 @@ def _fell_back(report: IntentReport) -> Iterator[str]:
     by_id = {step.step_id: step for step in report.steps}
     for step_id, step in by_id.items():
         first = by_id.get(step_id.removesuffix(FALLBACK_SUFFIX))
-        if step is first or first is None or first.state is not StepState.REFUSED or step.state in _NOT_BEGUN:
+        if step is first or first is None or step.state in _NOT_BEGUN:
             continue
+        if step.state is StepState.REFUSED and first.state is not StepState.REFUSED:
+            continue  # its late grade was refused, and nobody needed it
         why = f" ({first.error.code})" if first.error is not None else ""
         yield f"{first.step_id}: {first.tool} did not land{why}; its fallback {step.tool} is {step.state}"
 
