@@ -79,7 +79,7 @@ def confirmation_of(contract: AnyContract) -> AnyContract | None:
         timeout_seconds=contract.timeout_seconds,
         attempts_max=contract.attempts_max,
         duplicate_window_seconds=contract.duplicate_window_seconds,
-        sensitive_fields=contract.sensitive_fields | (GIVEN if contract.sensitive_fields else frozenset[str]()),
+        sensitive_fields=contract.sensitive_fields | GIVEN if contract.sensitive_fields else contract.sensitive_fields,
         owner=contract.owner,
     )
 
