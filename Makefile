@@ -20,7 +20,7 @@ unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH PYTHONDONTWRITEBYTECODE
 # Three processes, each with servers of its own; `make test PYTEST_WORKERS=` runs everything in one.
 PYTEST_WORKERS ?= -n 3 --dist loadfile
 
-.PHONY: help demo test lint slow model up down status bench clean lock
+.PHONY: help demo test lint slow model mutants up down status bench clean lock
 
 help: ## Show this list
 	@awk -F':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,6 +42,10 @@ slow: $(DEV_STAMP) ## Tests that take long or need more than Python, pip and mak
 
 model: $(DEV_STAMP) ## Explore every way that small sagas can go
 	$(BIN)/python -m tests.model
+
+mutants: $(DEV_STAMP) ## Change the core in every small way; tests have to notice (about an hour)
+	@$(PIP_INSTALL) -r requirements-mutants.lock
+	$(BIN)/python -m tests.mutants
 
 up: $(RUN_STAMP) ## Start PostgreSQL, Temporal and a worker on this machine
 	$(BIN)/python -m worker.stack up
@@ -65,6 +69,8 @@ lock: $(DEV_STAMP) ## Renew the lock files from pyproject.toml
 	$(BIN)/uv pip compile $(LOCK_FLAGS) --extra local --group build --output-file requirements.lock pyproject.toml
 	$(BIN)/uv pip compile $(LOCK_FLAGS) --extra local --group build --group dev --constraint requirements.lock \
 	  --output-file requirements-dev.lock pyproject.toml
+	$(BIN)/uv pip compile $(LOCK_FLAGS) --group mutants --constraint requirements-dev.lock \
+	  --output-file requirements-mutants.lock pyproject.toml
 	$(BIN)/uv pip compile $(LOCK_FLAGS) --constraint requirements.lock --output-file deploy/requirements.lock pyproject.toml
 
 LOCK_FLAGS := --universal --python-version 3.11 --upgrade --no-emit-index-url --no-emit-find-links \

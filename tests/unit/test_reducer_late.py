@@ -190,3 +190,22 @@ def test_the_card_shows_a_late_step_with_the_digest_and_the_arguments_that_it_st
     assert f'"plan_digest": "{DIGEST}"' in card
     assert '"amount_cents": 5' in card
     assert f'"plan_digest": "{made.digest}"' not in card
+
+
+def test_a_grade_is_asked_for_once_while_its_answer_is_awaited() -> None:
+    made = plan(reading("r"), reading("s"), late("pay", "r"), late("more", "s"))
+
+    state, commands = run(made, read("r"))
+    assert told(commands) == ["Grade pay"]
+    assert state.running() == ("s", "pay")
+
+    state, commands = advance(state, read("s"))
+    assert told(commands) == ["Grade more"]
+
+
+def test_what_one_grade_said_about_late_steps_is_not_forgotten_by_the_next() -> None:
+    made = plan(reading("r"), reading("s"), late("pay", "r"), late("more", "s"))
+
+    state, _ = run(made, read("r"), read("s"), graded("pay", asks=True), graded("more", asks=True))
+
+    assert [grade.step_id for grade in state.ask.late] == ["pay", "more"]

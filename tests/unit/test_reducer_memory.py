@@ -9,7 +9,16 @@ from contracts.envelope import Cause, Outcome, StepState
 from contracts.errors import ErrorInfo, SagaError
 from contracts.keys import execute_key
 from contracts.reasons import Reason
-from contracts.saga import Ask, Closed, EffectSeen, IntentPhase, ParkReason, StepResult
+from contracts.saga import (
+    Ask,
+    Closed,
+    EffectSeen,
+    IntentPhase,
+    ParkReason,
+    Resolution,
+    ResolutionAnswer,
+    StepResult,
+)
 from tests.support.plans import KEY, chain, landed, plan, step
 from tests.unit.test_reducer import CANCEL, Saga, close_of, compensated, executed, finish_of, only
 from tests.unit.test_reducer_remote import Remote, looked_up, park_of
@@ -48,7 +57,6 @@ def test_a_running_step_has_its_key_and_a_landed_one_all_that_it_answered() -> N
 def test_what_was_looked_up_and_had_landed_is_looked_up_no_more() -> None:
     saga = Remote("a", "b")
     saga.unsure("a")
-    assert saga.state.steps["a"].is_looking is True
 
     saga.see("a", "LANDED")
 
@@ -359,3 +367,120 @@ def test_a_cancelled_saga_closes_without_the_error_of_a_step(reason: Reason) -> 
     command = close_of(saga.refuse("a", reason))
 
     assert (command.cause, command.error) == (Cause.CANCELLED, None)
+
+
+def test_what_is_seen_on_the_way_back_not_to_have_landed_is_fenced_and_what_it_held_is_undone() -> None:
+    saga = Remote("a", "b")
+    saga.land(("a", 1))
+    saga.unsure("b")
+    saga.take(CANCEL)
+    saga.see("b", "UNKNOWN")
+    saga.closed(("a", "LANDED", 1), unknown=("b",))
+
+    commands = saga.see("b", "NOT_LANDED")
+
+    assert saga.step("b") is StepState.SUPERSEDED
+    assert compensated(commands) == ["a"]
+
+
+def test_an_undone_step_is_compensated_and_no_longer_in_error() -> None:
+    saga = Saga(chain("a"))
+    saga.park(
+        ParkReason.COMPENSATION_REFUSED,
+        phase=IntentPhase.CLOSING,
+        parked_detail={"steps": [{"step_id": "a", "error": ERROR.model_dump(mode="json")}]},
+    )
+    saga.resolve("retry", "a", phase=IntentPhase.CLOSING)
+    closing(saga, effect("a", "LANDED", 1))
+
+    saga.undo("a")
+
+    assert (saga.step("a"), saga.state.steps["a"].error) == (StepState.COMPENSATED, None)
+
+
+def test_a_refused_compensation_is_parked_with_what_was_said() -> None:
+    saga = Saga(chain("a", "b"))
+    saga.admit()
+    saga.land(("a", 1))
+    saga.refuse("b")
+    closing(saga, effect("a", "LANDED", 1))
+
+    command = park_of(saga.take(on.CompensationRefused("a", ERROR)))
+
+    assert saga.state.steps["a"].error == ERROR
+    assert command.detail == {"steps": [{"step_id": "a", "error": ERROR.model_dump(mode="json")}]}
+
+
+def test_a_compensation_of_a_stale_run_leaves_its_step_done() -> None:
+    saga = Saga(chain("a", "b"))
+    saga.admit()
+    saga.land(("a", 1))
+    saga.refuse("b")
+    closing(saga, effect("a", "LANDED", 1))
+
+    commands = saga.refuse_undo("a", Reason.RUN_STALE)
+
+    assert commands == (do.Admit(),)
+    assert saga.step("a") is StepState.DONE
+
+
+def test_what_was_approved_once_stays_approved_whatever_answer_comes_later() -> None:
+    saga = Saga(chain("g", "h", gated=("g", "h")))
+    saga.admit()
+
+    saga.decide(undecided=("h",), approved=("g",))
+    saga.decide(undecided=("g",), approved=("h",))
+
+    assert (saga.state.ask.approved, saga.state.ask.undecided) == (("g", "h"), ())
+    assert executed(saga.land(("g", 1))) == ["h"]
+
+
+def test_an_operator_who_sends_it_back_finds_it_parked_no_more() -> None:
+    saga = Remote("a")
+    saga.park(ParkReason.OUTCOME_UNKNOWN, cause=Cause.CANCELLED)
+    saga.state = replace(saga.state, cause=Cause.CANCELLED, parked_steps=("a",))
+
+    command = close_of(saga.resolve("close", cause=Cause.CANCELLED))
+
+    assert command.cause is Cause.CANCELLED
+    assert (saga.state.parked, saga.state.parked_steps) == (None, ())
+
+
+def test_whoever_sends_several_unknown_steps_back_is_told_all_of_them() -> None:
+    saga = Remote("a", "b", cancel_by_key=True)
+    free = tuple(one.model_copy(update={"needs": ()}) for one in saga.plan.steps)
+    saga.plan = saga.plan.model_copy(update={"steps": free})
+    saga.admit()
+    saga.unsure("a")
+    saga.unsure("b")
+    saga.see("a", "UNKNOWN", over=True)
+
+    command = close_of(saga.see("b", "UNKNOWN", over=True))
+
+    assert command.error is not None
+    assert "outcome of a, b was" in command.error.message
+
+
+def test_what_an_operator_has_run_again_is_no_longer_in_error() -> None:
+    saga = Saga(chain("p", "k", pivots=("p",)))
+    saga.admit()
+    saga.land(("p", 1))
+    saga.take(on.StepRefused("k", ERROR))
+    saga.admit(parked=ParkReason.STUCK_AFTER_PIVOT)
+    assert saga.state.steps["k"].error == ERROR
+
+    commands = saga.resolve("retry", "k")
+
+    assert executed(commands) == ["k"]
+    assert saga.state.steps["k"].error is None
+
+
+def test_a_resolution_that_nobody_could_take_changes_nothing() -> None:
+    saga = Saga(chain("a"))
+    saga.park(ParkReason.INTERRUPTED)
+    said = Resolution(resolution_id="r1", verb="close", operator="op", evidence="seen")
+
+    commands = saga.take(on.Resolved(said, ResolutionAnswer(accepted=False, error=ERROR)))
+
+    assert commands == ()
+    assert saga.state.stage is Stage.PARKED

@@ -233,3 +233,13 @@ def test_what_is_added_is_part_of_the_digest_and_a_closed_plan_has_the_one_that_
     assert chained("a").digest != chained("a", sealed=True).digest != whole.digest
     assert whole.model_copy(update={"inactivity_seconds": 7}).digest == whole.digest
     assert replace(begin()[0], plan=whole).known_plan.is_open is False
+
+
+def test_an_addition_that_comes_to_nothing_after_a_cancel_opens_nothing_again() -> None:
+    saga = saga_with("a")
+    saga.take(CANCEL)
+
+    commands = saga.take(on.StepNotAdded())
+
+    assert commands == ()
+    assert saga.state.stage is Stage.CLOSING
