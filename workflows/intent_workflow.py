@@ -128,7 +128,7 @@ class IntentWorkflow(Growing):
             self._bug = error
 
     def _stop_waiting(self) -> None:
-        """Once the saga turns back, try no step again that only waits for its next attempt; one that runs is awaited."""
+        """Once the saga turns back, try no step again that waits for its next attempt; one that runs is awaited."""
         state = self._state
         turns_back = state.stage is Stage.FORWARD and state.cause is not Cause.NONE and not state.past_pivot
         if turns_back and self._executing and workflow.patched("stop waiting"):

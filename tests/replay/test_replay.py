@@ -52,6 +52,7 @@ WAYS = {
     "cancel by signal",
     "cancel by temporal",
     "fallback to an ordinary activity",
+    "stopped between attempts",
 }
 
 
