@@ -18,7 +18,7 @@ export PIP_NO_INPUT := 1
 unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH PYTHONDONTWRITEBYTECODE
 
 # Three processes, each with servers of its own; `make test PYTEST_WORKERS=` runs everything in one.
-PYTEST_WORKERS ?= -n 3 --dist loadfile
+PYTEST_WORKERS ?= -n 3 --dist loadfile --no-loadscope-reorder
 
 .PHONY: help demo test lint slow model mutants up down status bench clean lock
 
