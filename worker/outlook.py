@@ -199,6 +199,10 @@ def _options(known: Known, run: str, in_the_way: list[Row]) -> list[Option]:
 
 
 def _options_when_final(known: Known) -> list[Option]:
+    plan = known.standing.plan
+    if plan is not None and plan.opened:
+        another = f"backstay intent open NAME --session {plan.session_id}"
+        return [Option(command=another, effect="opens another one, under a name that is new in the conversation")]
     left = [step for step in known.report().steps if step.residue is not None]
     if known.standing.phase is IntentPhase.COMMITTED or left:
         following = known.row["occurrence"] + 1
