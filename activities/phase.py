@@ -78,8 +78,10 @@ async def close_intent(database: Database, request: CloseRequest) -> Closed:
 async def settle_intent(database: Database, request: SettleRequest) -> Standing:
     """Set the final phase if the rows agree with the plan, else park MISMATCH. Repeating it gives the same answer.
 
-    ADMITTED becomes COMMITTED only if exactly the plan's writing steps are live; CLOSING becomes COMPENSATED or
-    NOT_APPLIED only if none is. A step whose outcome is not known parks it OUTCOME_UNKNOWN instead.
+    ADMITTED becomes COMMITTED only if exactly the plan's writing steps are live and every lock that was taken still
+    stands; CLOSING becomes COMPENSATED or NOT_APPLIED only if none is live. A step whose outcome is not known parks it
+    OUTCOME_UNKNOWN instead. Where a lock was lost it stays ADMITTED and is told `lost`, to turn back; past the pivot,
+    where it cannot, it parks.
     Raises SagaError: INTENT_NOT_FOUND, RUN_STALE; transient ones.
     """
 
@@ -101,6 +103,11 @@ async def settle_intent(database: Database, request: SettleRequest) -> Standing:
         if (live != wanted) if committing else live:
             detail = {"live": landed, "wanted": wanted if committing else []}
             return await _park(transaction, row, standing, reason=ParkReason.MISMATCH, detail=detail)
+        if standing.lost is not None:
+            if not pivot_landed(effects):
+                return without_plan(standing)
+            told: dict[str, Any] = {"steps": [], "lost": standing.lost.model_dump(mode="json")}
+            return await _park(transaction, row, standing, reason=ParkReason.STUCK_AFTER_PIVOT, detail=told)
         if committing:
             phase = IntentPhase.COMMITTED
         elif any(effect["state"] == "COMPENSATED" for effect in executed):

@@ -8,6 +8,7 @@ from activities.database import Row, Transaction
 from contracts.envelope import Cause, IntentReport, StepReport, StepState
 from contracts.errors import ErrorInfo, SagaError
 from contracts.intent import Caller
+from contracts.locks import taken_away
 from contracts.plan import Plan
 from contracts.reasons import Reason
 from contracts.saga import Ask, Claim, EffectSeen, Graded, IntentPhase, ParkReason, Standing
@@ -16,7 +17,9 @@ INTENT_COLUMNS: Final[LiteralString] = (
     "intent_key, intent_id, tenant, principal, agent, session_id, body_digest, plan, workflow_id, run_id,"
     " former_run_ids, epoch, phase, cause, error, parked_reason, parked_since, parked_detail, report, final_at,"
     " duplicate_window_seconds, occurrence, attempt, plan_digest,"
-    " final_at + make_interval(secs => duplicate_window_seconds) <= now() as window_over"
+    " final_at + make_interval(secs => duplicate_window_seconds) <= now() as window_over,"
+    " (select min(l.resource) from backstay.locks l"
+    " where l.intent_key = intents.intent_key and l.epoch <> intents.epoch) as lost_lock"
 )
 ASK: Final[LiteralString] = """
 select r.step_id, r.expires_at, extract(epoch from r.expires_at - now())::float8 as due_in_seconds,
@@ -79,18 +82,20 @@ def graded_of(row: Row) -> Graded:
 
 def standing_of(row: Row, asked: list[Row], plan: Plan | None = None) -> Standing:
     """Put an intent's row into the words of the saga."""
+    phase, lost = IntentPhase(row["phase"]), row["lost_lock"]
     return Standing(
         intent_id=row["intent_id"],
         plan=plan or (plan_of(row["plan"]) if row["plan"] else None),
         plan_digest=row["plan_digest"],
         epoch=row["epoch"],
-        phase=IntentPhase(row["phase"]),
+        phase=phase,
         cause=Cause(row["cause"]),
         error=ErrorInfo.model_validate_json(row["error"]) if row["error"] else None,
         parked=ParkReason(row["parked_reason"]) if row["parked_reason"] else None,
         parked_detail=json.loads(row["parked_detail"]) if row["parked_detail"] else None,
         report=IntentReport.model_validate_json(row["report"]) if row["report"] else None,
         ask=ask_of(asked),
+        lost=taken_away(lost).info if lost is not None and phase is IntentPhase.ADMITTED else None,
     )
 
 

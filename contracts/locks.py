@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from contracts.base import JsonObject, JsonValue, Record, as_object
-from contracts.errors import ErrorInfo
+from contracts.errors import ErrorInfo, SagaError
 from contracts.reasons import Reason
 from contracts.tool import LockMode, ResourceUse
 
@@ -83,6 +83,12 @@ def asks_again_after(error: ErrorInfo) -> float | None:
     """Say after how many seconds to ask again for a lock that somebody else has; None for anything else."""
     seconds = error.details.get(ASK_AGAIN) if error.code is Reason.RESOURCE_LOCKED else None
     return float(seconds) if isinstance(seconds, int | float) else None
+
+
+def taken_away(resource: str) -> SagaError:
+    """Say that an operator took a lock away, under which something may have been written."""
+    message = f"The lock on {resource} was taken away by an operator; nothing more is written under it."
+    return SagaError(Reason.RESOURCE_LOCKED, message, details={"resource": resource})
 
 
 def _value_at(arguments: JsonObject, name: str) -> Any:  # noqa: ANN401 - a JSON value

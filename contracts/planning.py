@@ -9,20 +9,20 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from contracts.base import as_array
 from contracts.confirmation import check_lasts, confirms
 from contracts.errors import Phase, SagaError
 from contracts.fallback import fallback_id, line, lines
 from contracts.graph import ancestors_of
-from contracts.intent import Caller, OpenIntent, binding_of
-from contracts.late import DRAWING, makes
+from contracts.intent import Caller, OpenIntent
+from contracts.late import DRAWING
 from contracts.locks import PlannedLock, planned_locks
 from contracts.objects import argument
 from contracts.plan import Plan, PlannedStep
 from contracts.proposal import Proposal, ProposedStep
 from contracts.reasons import Reason
 from contracts.risk import Grade, Policy, RiskInputs, grade
-from contracts.tool import Access, AnyContract, Duty, ResourceUse
+from contracts.tool import Access, Duty, ResourceUse
+from contracts.totals import ROWS, Totals, cents_of, currency_of, kind_of, rows_of
 
 OWN_ONLY: Final = DRAWING | {Access.READ}
 LEVEL_ASKED_WHEN_REPEATED: Final = 3
@@ -112,11 +112,11 @@ def plan_added(
 ) -> PlannedStep:
     """Plan the last of these steps; the objects show the work of all before it. Pure; raises SagaError as `plan_for`.
 
-    The amount is all that the plan moves with it.
+    Amount and rows are all that the plan moves and touches with it.
     """
     world = _World(steps, caller, objects, policy)
     for step in steps[:-1]:
-        world.count(step)
+        world.totals.add(step)
     return world.planned(steps[-1], 1, alike.get(steps[-1].step_id))
 
 
@@ -144,8 +144,9 @@ def grade_late(
     """Grade a step of a plan whose late arguments are known now; pure. Raises SagaError as `plan_for` does.
 
     `steps` are all steps of the plan, with every late argument that is known; `over` are those whose work the objects
-    show already; `earlier` is the intent that did the same before. The amount is all that the plan moves as far as it
-    is known, whatever runs first: of two steps that together are large at least the one that is graded later asks.
+    show already; `earlier` is the intent that did the same before. Amount and rows are all that the plan moves and
+    touches as far as it is known, whatever runs first: of two steps that together are large at least the one that is
+    graded later asks.
     """
     fallen = {
         each.stands_for for each in steps if each.stands_for and (each.step_id in over or each.step_id == step.step_id)
@@ -155,7 +156,7 @@ def grade_late(
     steps = line(steps, fallen)
     whole = _World(steps, caller, objects, policy)
     for each in steps:
-        whole.count(each)
+        whole.totals.add(each)
     left = _World(steps, caller, objects, policy)
     crossings = [found for each in steps if each.step_id not in done for found in left.crossed(each, itself)]
     known = next(each for each in steps if each.step_id == itself)
@@ -179,15 +180,13 @@ class _World:
         self._taken: Counter[str] = Counter()
         self._before = ancestors_of(steps)
         self._states = {name: known.state for name, known in objects.items()}
-        self._steps = {step.step_id: step for step in steps}
-        self._sums: dict[str | None, int] = {}
-        self._covered: dict[tuple[str, str | None], int] = {}
+        self.totals = Totals(steps)
 
     def planned(self, step: ProposedStep, occurrence: int, earlier: str | None) -> PlannedStep:
         """Plan one step, which intent `earlier` did before; the steps before it have been planned."""
         contract = step.contract
         crossings = self.crossed(step, step.step_id)
-        self.count(step)
+        self.totals.add(step)
         graded = grade(contract, self.inputs(step, crossings), self._policy)
         duty, because = graded.duty, graded.because
         check_lasts(step.step_id, contract, step.arguments, self._policy.intent_deadline_seconds)
@@ -221,14 +220,16 @@ class _World:
         self, step: ProposedStep, crossings: Sequence["_Crossing"], together: str = "the steps before it"
     ) -> RiskInputs:
         """What is known of a step's size and reach. An amount in a currency that is not known yet is not known."""
-        amount, currency = _cents(step), _currency(step)
-        total = max(amount, self._sums.get(currency, 0)) if amount and step.contract.writes else amount
+        amount, currency, rows = cents_of(step), currency_of(step), rows_of(step)
+        total = self.totals.with_others(step, currency, amount)
+        touched = self.totals.with_others(step, ROWS, rows)
         is_known = step.contract.amount is None or currency is not None
         return RiskInputs(
             amount_cents=total if is_known else 0,
             together=together if total > amount else "",
             currency=currency,
-            rows=_count(step),
+            rows=touched,
+            rows_together=together if touched > rows else "",
             crosses_principal=any(crossing.principal for crossing in crossings),
             draws_on_tenant=any(crossing.tenant for crossing in crossings),
         )
@@ -245,7 +246,7 @@ class _World:
         named = {use.argument: argument(step, use.argument) for use in step.contract.resources}
         locks = planned_locks(step.contract.resources, named, whole)
         bound = [lock.argument for lock in locks if lock.argument is not None]
-        late = [name for name in bound if self._maker(step, name) is None]
+        late = [name for name in bound if self.totals.maker(step, name) is None]
         if late and not step.contract.may_refuse:
             raise SagaError(
                 Reason.PLAN_UNSOUND,
@@ -287,7 +288,7 @@ class _World:
             )
         if use.state_after is not None:
             self._states[name] = use.state_after
-        currency = _currency(step)
+        currency = currency_of(step)
         if currency is not None and known.currency not in (None, currency):
             raise SagaError(
                 Reason.CURRENCY_MISMATCH,
@@ -299,7 +300,7 @@ class _World:
 
     def _spend(self, step: ProposedStep) -> None:
         """Move the step's amount between the funds that earlier steps left."""
-        use, amount = step.contract.amount, _cents(step)
+        use, amount = step.contract.amount, cents_of(step)
         if use is None:
             return
         source, target = _name_of(step, use.taken_from), _name_of(step, use.paid_into)
@@ -328,31 +329,6 @@ class _World:
         came = sum(amount for giver, amount in self._received.get(source, ()) if giver in self._before[step.step_id])
         return known.available_cents - self._taken[source] + came
 
-    def count(self, step: ProposedStep) -> None:
-        """Add the step to what the plan moves in its currency, a hold and its capture once.
-
-        What a step takes from an object that an earlier step made is that step's money: as much of it as that step
-        took is counted already.
-        """
-        use, known, amount = step.contract.amount, _currency(step), _cents(step)
-        if not step.contract.writes or amount == 0:
-            return
-        maker = self._maker(step, use.taken_from) if use is not None and use.taken_from is not None else None
-        counted = 0
-        if maker is not None:
-            covered = self._covered.get((maker.step_id, known), 0)
-            counted = min(amount, covered)
-            self._covered[maker.step_id, known] = covered - counted
-        self._covered[step.step_id, known] = amount
-        self._sums[known] = self._sums.get(known, 0) + amount - counted
-
-    def _maker(self, step: ProposedStep, name: str) -> ProposedStep | None:
-        """Find the step that makes the object which an argument binds to."""
-        bound = binding_of(argument(step, name))
-        source = self._steps.get(bound[0]) if bound is not None else None
-        kind = _kind_of(step.contract, name)
-        return source if source is not None and makes(source.contract, kind) else None
-
 
 @dataclass(frozen=True, kw_only=True)
 class _Crossing:
@@ -362,13 +338,9 @@ class _Crossing:
     tenant: bool = False
 
 
-def _kind_of(contract: AnyContract, name: str | None) -> str | None:
-    return next((use.kind for use in contract.resources if use.argument == name), None)
-
-
 def _name_of(step: ProposedStep, name: str | None) -> str:
     """`kind:id` of the object that an argument names; a binding names none."""
-    return f"{_kind_of(step.contract, name)}:{argument(step, name)}"
+    return f"{kind_of(step.contract, name)}:{argument(step, name)}"
 
 
 def _rank(duty: Duty) -> int:
@@ -377,23 +349,3 @@ def _rank(duty: Duty) -> int:
 
 def _repeats(earlier: str) -> str:
     return f"{Reason.POSSIBLE_DUPLICATE}: {earlier} did the same"
-
-
-def _cents(step: ProposedStep) -> int:
-    """How much a step moves; 0 when it moves nothing, or when it is not known yet."""
-    use = step.contract.amount
-    amount = argument(step, use.argument) if use else None
-    return amount if isinstance(amount, int) else 0
-
-
-def _currency(step: ProposedStep) -> str | None:
-    use = step.contract.amount
-    currency = argument(step, use.currency) if use else None
-    return currency if isinstance(currency, str) else None
-
-
-def _count(step: ProposedStep) -> int:
-    value = argument(step, step.contract.rows_argument)
-    if (items := as_array(value)) is not None:
-        return len(items)
-    return value if isinstance(value, int) else 0

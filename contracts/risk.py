@@ -41,7 +41,8 @@ DEFAULT_POLICY: Final = Policy()
 class RiskInputs:
     """What is known of a step's size and reach when it is graded.
 
-    `amount_cents` is all that the plan has moved in the currency when this step is done: splitting changes nothing.
+    `amount_cents` is all that the plan has moved in the currency when this step is done, `rows` all that it has
+    touched: splitting changes nothing.
     """
 
     amount_cents: int = 0
@@ -49,6 +50,8 @@ class RiskInputs:
     """With what else the amount was summed up, in words."""
     currency: str | None = None
     rows: int = 0
+    rows_together: str = ""
+    """With what else the rows were counted, in words."""
     crosses_principal: bool = False
     draws_on_tenant: bool = False
 
@@ -79,7 +82,8 @@ def grade(  # noqa: C901 - one line per rule
         rules.append((4, contract.duty, f"the tool's own duty is {contract.duty}"))
     large = inputs.rows > policy.many_rows
     if large:
-        rules.append((4, Duty.ONE, f"more than {policy.many_rows} rows"))
+        together = f"together with {inputs.rows_together} " if inputs.rows_together else ""
+        rules.append((4, Duty.ONE, f"{together}more than {policy.many_rows} rows"))
     if contract.amount is not None and inputs.amount_cents > 0:
         threshold = policy.large_cents.get(inputs.currency or "")
         if threshold is None:

@@ -131,6 +131,8 @@ class Standing(Record):
     ask: Ask = Ask()
     duplicate: bool = False
     """True when another workflow owns the intent: this run ends without having written anything."""
+    lost: ErrorInfo | None = None
+    """Which lock was taken away from it while it may still commit."""
 
 
 class StepCall(Record):

@@ -34,8 +34,8 @@ _ID_LENGTH: Final = 30
 _KNOWN: Final[LiteralString] = (
     f"select {INTENT_COLUMNS}, request, risk_level, tools, admitted_at, deadline_at,"  # noqa: S608 - constants
     " case phase when 'CLOSING' then (select max(a.in_flight_until) from backstay.attempts a"
-    " where a.intent_key = i.intent_key and a.state in ('SENT', 'UNKNOWN')) end as settles_at"
-    " from backstay.intents i where intent_key = %s"
+    " where a.intent_key = intents.intent_key and a.state in ('SENT', 'UNKNOWN')) end as settles_at"
+    " from backstay.intents where intent_key = %s"
 )
 _ENDED: Final[LiteralString] = (
     f"select {INTENT_COLUMNS} from backstay.intents"  # noqa: S608 - constants

@@ -9,7 +9,7 @@ from temporalio.client import Client
 
 from activities.database import Row
 from activities.phase import pivot_landed
-from contracts.base import JsonObject, Record
+from contracts.base import JsonObject, Record, as_object
 from contracts.envelope import Cause, Outcome
 from contracts.errors import ErrorInfo
 from contracts.saga import IntentPhase, ParkReason
@@ -128,9 +128,14 @@ def _next(  # noqa: PLR0911 - one line for each thing to wait for
         return None, None, None
     if standing.parked is not None:
         stuck = ", ".join(known.stuck())
-        return f"parked {standing.parked}{f' on {stuck}' if stuck else ''}: an operator has to act", None, None
+        lost = as_object((standing.parked_detail or {}).get("lost"))
+        on = f" on {stuck}" if stuck else f" ({lost['message']})" if lost else ""
+        return f"parked {standing.parked}{on}: an operator has to act", None, None
     if run.state == "none":
         return "no run carries it (it was ended from outside)", "none; `backstay sweep` starts a run", None
+    if standing.lost is not None:
+        ends = "it parks" if pivot_landed(known.effects) else "what landed is undone"
+        return standing.lost.message, f"its next step or its commit is refused, and {ends}", None
     if known.is_open and not run.activities:
         return "its agent: the next step, commit or abort", "it is undone when nothing comes for too long", None
     if standing.ask.undecided and standing.phase is IntentPhase.ADMITTED:
@@ -184,7 +189,7 @@ def _options(known: Known, run: str, in_the_way: list[Row]) -> list[Option]:
         for step_id in standing.ask.undecided:
             options.append(Option(command=f"backstay approve {intent_id} {step_id}", effect="lets the step run"))
             options.append(Option(command=f"backstay deny {intent_id} {step_id}", effect="ends the intent"))
-        if known.is_open:
+        if known.is_open and standing.lost is None:
             options.append(Option(command=f"backstay intent commit {intent_id}", effect="keeps what was added"))
         for resource in sorted({row["resource"] for row in in_the_way if row["is_held"]}):
             taken = "takes it from its holder, whose next step is refused"
@@ -194,6 +199,10 @@ def _options(known: Known, run: str, in_the_way: list[Row]) -> list[Option]:
 
 
 def _options_when_final(known: Known) -> list[Option]:
+    plan = known.standing.plan
+    if plan is not None and plan.opened:
+        another = f"backstay intent open NAME --session {plan.session_id}"
+        return [Option(command=another, effect="opens another one, under a name that is new in the conversation")]
     left = [step for step in known.report().steps if step.residue is not None]
     if known.standing.phase is IntentPhase.COMMITTED or left:
         following = known.row["occurrence"] + 1

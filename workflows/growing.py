@@ -108,8 +108,11 @@ class Growing(Hearing):
 
     async def _grow(self, step: JsonObject | None, *, final: bool) -> opening.OpenAnswer | None:
         """Ask the tables to take it, and let the saga know; None when it was taken."""
+        stale: opening.OpenAnswer | None = None
         for _ in range(ASKED_AGAIN_MAX):
             await workflow.wait_condition(self._is_ready)
+            if stale is not None and self._is_duplicate:
+                return stale
             if self._state.stage in ENDS:
                 return self._says(accepted=False, message=self._why_not(), error=self._error())
             request = opening.AddRequest(claim=self._claim(), step=step, final=final)
@@ -117,7 +120,10 @@ class Growing(Hearing):
                 answer = await self._call(opening.ADMIT_STEP, request, opening.AddAnswer)
             except SagaError as error:
                 said = self._not_taken(error)
-                return self._says(accepted=False, message=said.message, error=said.error)
+                stale = self._says(accepted=False, message=said.message, error=said.error)
+                if error.reason is Reason.RUN_STALE:  # the tables have told why, or that another run owns it
+                    continue
+                return stale
             self._take(on.StepAdded(answer.standing) if answer.standing else on.StepNotAdded())
             if answer.accepted:
                 return None

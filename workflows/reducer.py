@@ -136,6 +136,8 @@ def _stand(state: State, standing: Standing) -> Advance:
         return close(state, standing.cause)
     if state.cancellation is not None:
         return close(state, Cause.CANCELLED)
+    if standing.lost is not None:  # somebody else may have changed what it wrote
+        return close(replace(state, error=standing.lost), Cause.REFUSED)
     return _start(state)
 
 

@@ -76,6 +76,17 @@ async def test_the_same_payment_from_another_conversation_waits_and_holds_nothin
     assert outcome(await sagas.result(handle)) == ("COMMITTED", "none")
 
 
+async def test_a_payment_with_another_memo_waits_like_the_same_one(sagas: Sagas) -> None:
+    hold, debit = freeze_and_debit()
+    arguments: JsonObject = hold["arguments"]
+    first = await committed(sagas, said(hold | {"arguments": {**arguments, "memo": "Invoice 1"}}, debit))
+
+    _, card = await waiting(sagas, said(hold | {"arguments": {**arguments, "memo": "Invoice 1."}}, debit))
+
+    assert gated(card) == {"freeze", "debit"}
+    assert f"POSSIBLE_DUPLICATE: {first.meta.intent_id} did the same" in reasons(sagas)[0]
+
+
 async def test_step_names_and_what_stands_around_a_call_do_not_hide_it(sagas: Sagas) -> None:
     await committed(sagas, said(note("a", text="pay rent")))
 

@@ -199,6 +199,20 @@ async def test_why_tells_that_the_agent_is_awaited_and_how_to_go_on(openings: Op
     assert f"backstay intent commit {intent_id}" in [option.command for option in outlook.options]
 
 
+@pytest.mark.parametrize("end", ["commit", "abort"])
+async def test_why_of_an_ended_open_intent_offers_another_name_and_no_occurrence(
+    openings: Openings, home: House, end: str
+) -> None:
+    chat = session()
+    intent_id = await opened(openings, chat)
+    await openings.add(ANNA, intent_id, freeze(chat))
+    await (openings.commit(ANNA, intent_id) if end == "commit" else openings.abort(ANNA, intent_id))
+
+    outlook = await home.door.why(ANNA.tenant, intent_id)
+
+    assert [option.command for option in outlook.options] == [f"backstay intent open NAME --session {chat}"]
+
+
 async def test_a_dry_run_of_an_open_intent_shows_that_nothing_is_planned_yet(home: House) -> None:
     body = {"protocol": 1, "session_id": session(), "open": "trip"}
 

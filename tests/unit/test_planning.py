@@ -1,6 +1,8 @@
 """The plan check: whose object it is, how much the plan moves in all, and who is asked; pure, with shipped tools."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from activities.packs.ledger import PACK
 from activities.packs.records import PACK as RECORDS
@@ -10,7 +12,7 @@ from contracts.intent import Caller
 from contracts.keys import digest
 from contracts.late import late_arguments
 from contracts.plan import Plan
-from contracts.planning import ObjectState, grade_late, plan_for
+from contracts.planning import ObjectState, grade_late, plan_added, plan_for
 from contracts.proposal import ProposedStep, propose
 from contracts.reasons import Reason
 from contracts.registry import Registry
@@ -18,7 +20,8 @@ from contracts.risk import DEFAULT_POLICY, Grade
 from contracts.tool import Duty
 
 ANNA = Caller(tenant="bank", principal="anna", agent="robot")
-LEDGER = Registry.of([tool.contract for tool in PACK.tools])
+LEDGER = Registry.of([tool.contract for pack in (PACK, RECORDS) for tool in pack.tools])
+MANY = DEFAULT_POLICY.many_rows
 LARGE = DEFAULT_POLICY.large_cents["EUR"]
 
 
@@ -55,6 +58,7 @@ WORLD = {
     **known("movement:M0000000001", "anna", state="POSTED"),
     **known("movement:M0000000002", None, state="POSTED"),
     **known("movement:M0000000003", "ben", state="POSTED"),
+    **known("file:F00000001", "anna", state="OPEN"),
 }
 
 
@@ -86,6 +90,16 @@ def transfer(step_id: str, amount: int, source: JsonValue = "A00000001", target:
         to_account_id=target,
         reason_code="GIFT",
     )
+
+
+def delete(step_id: str, records_max: int) -> JsonObject:
+    more: JsonObject = {"category": "CORRESPONDENCE", "reason_code": "CUSTOMER_REQUEST"}
+    return call(step_id, "delete_customer_records", file_id="F00000001", records_max=records_max, **more)
+
+
+def purge(step_id: str, records_max: int, deletion: JsonValue) -> JsonObject:
+    more: JsonObject = {"deletion_id": deletion, "reason_code": "CUSTOMER_REQUEST"}
+    return call(step_id, "purge_deleted_records", records_max=records_max, **more)
 
 
 def planned(*steps: JsonObject, world: dict[str, ObjectState] | None = None) -> Plan:
@@ -165,6 +179,66 @@ def test_an_amount_split_into_many_steps_is_asked_about_like_the_whole() -> None
 
     assert duties(plan) == [Duty.NONE] * 4 + [Duty.ONE] * 2
     assert f"together with the steps before it more than {LARGE} cents EUR" in plan.steps[4].because
+
+
+def test_rows_split_over_many_steps_are_asked_about_like_the_whole() -> None:
+    plan = planned(*(delete(f"d{letter}", MANY // 2) for letter in "abc"))
+
+    assert duties(plan) == [Duty.NONE, Duty.NONE, Duty.ONE]
+    assert f"together with the steps before it more than {MANY} rows" in plan.steps[2].because
+
+
+def test_rows_beside_money_ask_about_the_step_that_touches_rows_and_no_other() -> None:
+    plan = planned(delete("da", MANY), freeze("f", 1), delete("db", 1), freeze("g", 1))
+
+    assert duties(plan) == [Duty.NONE, Duty.NONE, Duty.ONE, Duty.NONE]
+
+
+def test_rows_of_a_deletion_and_of_its_purge_count_once() -> None:
+    plan = planned(delete("d", MANY), purge("p", MANY, {"$from": "d.deletion_id"}))
+
+    assert not [why for step in plan.steps for why in step.because if "rows" in why]
+
+
+def test_nothing_is_purged_in_a_plan_that_touches_many_rows_in_all() -> None:
+    error = refused(
+        delete("da", MANY),
+        delete("db", 1),
+        purge("p", 1, {"$from": "db.deletion_id"}),
+    )
+
+    assert error.reason is Reason.DUTY_NOT_AVAILABLE
+    assert "large and cannot be undone" in error.info.details["because"]
+
+
+def test_a_late_count_counts_with_every_row_of_the_plan() -> None:
+    read = call("r", "check_account_balance", account_id="A00000001")
+    bound = delete("d", 1) | {"arguments": {**delete("d", 1)["arguments"], "records_max": AVAILABLE}}
+    steps = (read, delete("before", MANY // 2), bound, delete("after", MANY // 2))
+
+    assert duties(planned(*steps)) == [Duty.NONE] * 4
+    assert late(steps, "d", records_max=1).duty is Duty.ONE
+    assert f"together with the other steps of the plan more than {MANY} rows" in late(steps, "d", records_max=1).because
+
+
+@pytest.mark.parametrize(("before", "asked"), [(MANY - 1, Duty.NONE), (MANY, Duty.ONE)])
+def test_rows_of_a_step_that_is_added_count_with_all_before_it(before: int, asked: Duty) -> None:
+    steps = propose_steps(delete("da", before), delete("db", 1))
+
+    assert plan_added(steps, caller=ANNA, objects=WORLD, policy=DEFAULT_POLICY, alike={}).duty is asked
+
+
+@given(
+    st.lists(st.integers(min_value=1, max_value=2 * MANY), min_size=1, max_size=6),
+    st.integers(min_value=1, max_value=MANY),
+)
+def test_more_rows_never_ask_fewer_people(counts: list[int], more: int) -> None:
+    def asked(*sizes: int) -> list[int]:
+        return [duty.rank for duty in duties(planned(*(delete(f"d{'abcdef'[n]}", s) for n, s in enumerate(sizes))))]
+
+    before, after = asked(*counts), asked(counts[0] + more, *counts[1:])
+
+    assert all(one <= other for one, other in zip(before, after, strict=True))
 
 
 def test_a_hold_and_its_capture_count_once() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from contracts.envelope import Cause, IntentReport, Outcome, StepState
 from contracts.errors import SagaError
-from contracts.locks import ASK_AGAIN
+from contracts.locks import ASK_AGAIN, taken_away
 from contracts.plan import Plan
 from contracts.reasons import Reason
 from contracts.saga import (
@@ -28,7 +28,7 @@ from tests.support.plans import KEY, admitted, ask_of, chain, landed, plan, step
 from workflows import commands as do
 from workflows import events as on
 from workflows.reducer import PARALLEL_STEPS_MAX, advance, begin
-from workflows.state import Stage
+from workflows.state import Stage, State
 
 CANCEL = on.CancelRequested(Cancellation(reason="enough", requested_by="somebody"))
 
@@ -1131,3 +1131,49 @@ def test_past_the_pivot_a_lock_is_waited_for_and_then_a_person_is_called() -> No
 
     assert isinstance(command, do.Park)
     assert command.reason is ParkReason.STUCK_AFTER_PIVOT
+
+
+# --- a lock that was taken away ----------------------------------------------------------------------------------
+
+LOST = taken_away("book:B00000011").info
+
+
+def test_a_lost_lock_turns_the_saga_back_with_the_lock_as_its_error() -> None:
+    made = chain("a")
+    state = settling(made)
+
+    state, commands = advance(state, on.Admitted(admitted(made).model_copy(update={"lost": LOST})))
+
+    assert commands == (do.CloseIntent(cause=Cause.REFUSED, error=LOST),)
+    assert state.stage is Stage.CLOSING
+
+
+def test_a_wish_to_stop_comes_before_a_lost_lock() -> None:
+    made = chain("a")
+    state, _ = begin()
+    state, _ = advance(state, on.CancelRequested(Cancellation(requested_by="anna")))
+
+    _, commands = advance(state, on.Admitted(admitted(made).model_copy(update={"lost": LOST})))
+
+    assert commands == (do.CloseIntent(cause=Cause.CANCELLED, actor="anna"),)
+
+
+def test_past_the_pivot_a_lost_lock_is_left_to_settling_which_parks() -> None:
+    made = chain("a", pivots=("a",))
+    state = settling(made)
+    state, _ = advance(state, on.Admitted(admitted(made).model_copy(update={"lost": LOST})))
+    effects = (EffectSeen(step_id="a", state="LANDED", transaction_id=1),)
+
+    state, commands = advance(state, on.IntentClosed(Closed(standing=admitted(made), effects=effects, past_pivot=True)))
+
+    assert commands == (do.Settle(),)
+    assert state.past_pivot
+
+
+def settling(made: Plan) -> State:
+    """All of a plan of one step has landed."""
+    state, _ = begin()
+    state, _ = advance(state, on.Admitted(admitted(made)))
+    state, commands = advance(state, on.StepLanded(landed("a", 1)))
+    assert commands == (do.Settle(),)
+    return state
