@@ -83,7 +83,7 @@ def parked(envelope: Envelope) -> Iterable[View]:
 def message(envelope: Envelope) -> Iterable[View]:
     """Show what became of something that was said to a saga."""
     found = data(envelope)
-    yield f"{found['message']}  (outcome now: {found['outcome']})"
+    yield f"{clean(found['message'])}  (outcome now: {found['outcome']})"
     if envelope.meta.poll_after_ms is not None:
         yield f"next: backstay intent show {envelope.meta.intent_id}"
 
