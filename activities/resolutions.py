@@ -5,6 +5,7 @@ that certainly did not land is refused, and so is `skip` about something that la
 """
 
 import asyncio
+import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -38,6 +39,9 @@ from contracts.saga import (
 
 LOOK_SECONDS: Final = 3.0
 """An operator waits for the answer: a downstream that takes longer did not say."""
+
+_BLANK: Final = frozenset("\u115f\u1160\u2800\u3164\uffa0")
+"""Letters and symbols that nothing is seen of: the Hangul fillers and the empty Braille pattern."""
 
 WHOLE_VERBS = {
     ParkReason.INTERRUPTED: {"close", "forward"},
@@ -166,9 +170,14 @@ def _refusal(row: Row, request: ResolutionRequest, offered: dict[str, list[str]]
         return _invalid(f"It is about intent {resolution.intent_id}; this is {row['intent_id']}.")
     if resolution.verb not in offered.get(resolution.step_id or "", []):
         return _invalid(f"{resolution.verb!r} is not possible now; possible: {_told(offered)}.", {"offered": offered})
-    if resolution.verb in ("done", "skip") and not resolution.evidence.strip():
+    if resolution.verb in ("done", "skip") and not _is_visible(resolution.evidence):
         return _invalid(f"{resolution.verb!r} needs --evidence: say what was done, or why not.")
     return None
+
+
+def _is_visible(text: str) -> bool:
+    """True when there is something to be read: spaces, controls and zero-width characters are nothing."""
+    return any(unicodedata.category(one)[0] in "LNPS" and one not in _BLANK for one in text)
 
 
 async def _not_so(

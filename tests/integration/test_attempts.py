@@ -397,3 +397,15 @@ async def test_what_lands_against_a_skip_is_an_effect_and_its_residue_is_gone(de
 
     assert desk.one("select state, residue from backstay.effects") == {"state": "LANDED", "residue": None}
     assert (await intent.settle()).parked is ParkReason.MISMATCH
+
+
+@pytest.mark.parametrize("nothing", ["", " \n", " \u200b", "\u2060\ufeff", "\u3164", "\u2800 \u00ad"])
+async def test_evidence_of_which_nothing_is_seen_is_none(desk: Desk, office: Courier, nothing: str) -> None:
+    intent = await _unknown_and_parked(desk, office, "drop request")
+
+    unsaid = await intent.resolve("skip", "a", evidence=nothing)
+    said = await intent.resolve("skip", "a", evidence=f"{nothing}\u4e0d")
+
+    assert (unsaid.accepted, said.accepted) == (False, True)
+    assert unsaid.error is not None
+    assert "needs --evidence" in unsaid.error.message
