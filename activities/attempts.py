@@ -235,8 +235,8 @@ async def land(  # noqa: PLR0917 - what landed, of which intent, as whom it is t
         if effect["state"] == "LANDED":
             return result_of(attempt, effect)
         await transaction.later(
-            "update backstay.effects set state = 'LANDED', response = %s, warnings = %s, landed_at = now()"
-            " where step_key = %s",
+            "update backstay.effects set state = 'LANDED', response = %s, warnings = %s, residue = null,"
+            " landed_at = now() where step_key = %s",
             (response, said, step_key),
         )
     await _become(transaction, step_key, "LANDED")
@@ -251,8 +251,11 @@ async def land(  # noqa: PLR0917 - what landed, of which intent, as whom it is t
     return result_of(attempt, {"response": response, "warnings": said})
 
 
-async def fence(transaction: Transaction, attempt: Row) -> None:
-    """Forbid for good that a step counts, which certainly has not landed; its attempt is locked."""
+async def fence(transaction: Transaction, attempt: Row, residue: str | None = None) -> None:
+    """Forbid for good that a step counts, which has not landed; its attempt is locked.
+
+    `residue`: what is known of one that may have landed, where only an operator says that it has not.
+    """
     values = {
         "step_key": attempt["step_key"],
         "state": "TOMBSTONE",
@@ -261,6 +264,11 @@ async def fence(transaction: Transaction, attempt: Row) -> None:
         "warnings": None,
     }
     await transaction.one(_LANDED, values)
+    if residue is not None:
+        await transaction.later(
+            "update backstay.effects set residue = %s where step_key = %s and state = 'TOMBSTONE'",
+            (residue, attempt["step_key"]),
+        )
     await _become(transaction, attempt["step_key"], "FENCED")
 
 

@@ -1,20 +1,22 @@
 """What operators say to parked intents, taken in one transaction that also unparks.
 
 Where an outcome is unknown, a person's word is checked by a lookup first, where there is one: `done` about something
-that certainly did not land is refused.
+that certainly did not land is refused, and so is `skip` about something that landed, or of which something else did.
 """
 
 import asyncio
+import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, LiteralString
 
 from activities import audit
-from activities.attempts import UNDECIDED, attempt_of, fence, land
+from activities.attempts import UNDECIDED, attempt_of, fence, known_of, land
 from activities.confirmations import land_confirmation
 from activities.database import Database, Row, Transaction
 from activities.phase import UNPARK, pivot_landed
+from activities.questions import question_of
 from activities.sightings import look_up_step
 from activities.standing import caller_of, locked, standing_of, unknown_steps, without_plan
 from activities.tool import AnyRemoteTool
@@ -37,6 +39,9 @@ from contracts.saga import (
 
 LOOK_SECONDS: Final = 3.0
 """An operator waits for the answer: a downstream that takes longer did not say."""
+
+_BLANK: Final = frozenset("\u115f\u1160\u2800\u3164\uffa0")
+"""Letters and symbols that nothing is seen of: the Hangul fillers and the empty Braille pattern."""
 
 WHOLE_VERBS = {
     ParkReason.INTERRUPTED: {"close", "forward"},
@@ -94,7 +99,8 @@ async def admit_resolution(
 
     `close` sets CLOSING at once and `done` and `skip` of a compensation mark the effect COMPENSATED, with what was
     said as residue for `skip`: should the saga lose the answer, the rows still say how it goes on. Of a step whose
-    outcome is unknown `done` writes the effect on the operator's word, `skip` a tombstone; `retry` gives it patience.
+    outcome is unknown `done` writes the effect on the operator's word, `skip` a tombstone, with what is known as its
+    residue unless it certainly did not land; `retry` gives it patience.
     Of a confirmation that is stuck both write the effect, and `skip` what is said as its residue.
     Repeating a resolution gives an accepted answer again; its id used for another one is refused.
     Raises SagaError: INTENT_NOT_FOUND, RUN_STALE; transient ones.
@@ -116,13 +122,14 @@ async def admit_resolution(
             offered[""] = [verb for verb in offered.get("", []) if verb != "close"]
         if any(attempt["is_pivot"] and attempt["step_id"] != resolution.step_id for attempt in unknown):
             offered = {step_id: [verb for verb in verbs if verb != "skip"] for step_id, verbs in offered.items()}
-        refusal = _refusal(row, request, offered, looked.sighting if looked else None)
+        tool = _tool_of(standing.plan, resolution.step_id, tools)
+        is_unknown = standing.parked is ParkReason.OUTCOME_UNKNOWN
+        seen = await _not_so(transaction, row, request, tool, looked) if is_unknown else None
+        refusal = seen or _refusal(row, request, offered)
         if refusal is not None:
             await _note_resolution(transaction, row, request, refused=refusal.reason.value)
             return ResolutionAnswer(accepted=False, error=refusal.info, standing=without_plan(standing))
-        tool = _tool_of(standing.plan, resolution.step_id, tools)
-        is_unknown = standing.parked is ParkReason.OUTCOME_UNKNOWN
-        if looked is None and is_unknown and resolution.verb == "done" and tool is not None:
+        if looked is None and is_unknown and resolution.verb in ("done", "skip") and tool is not None:
             raise _LookFirst(tool)
         residue = await _take(transaction, row, standing, request, tool)
         await transaction.later(UNPARK, (row["intent_key"],))
@@ -156,20 +163,49 @@ def _said_before(row: Row, standing: Standing, request: ResolutionRequest, earli
     return ResolutionAnswer(accepted=False, error=used.info, standing=without_plan(standing))
 
 
-def _refusal(
-    row: Row, request: ResolutionRequest, offered: dict[str, list[str]], sighting: Sighting | None
-) -> SagaError | None:
+def _refusal(row: Row, request: ResolutionRequest, offered: dict[str, list[str]]) -> SagaError | None:
     """Say why a resolution is not taken; None when it is."""
     resolution = request.resolution
     if resolution.intent_id not in (None, row["intent_id"]):
         return _invalid(f"It is about intent {resolution.intent_id}; this is {row['intent_id']}.")
     if resolution.verb not in offered.get(resolution.step_id or "", []):
         return _invalid(f"{resolution.verb!r} is not possible now; possible: {_told(offered)}.", {"offered": offered})
-    if resolution.verb in ("done", "skip") and not resolution.evidence.strip():
+    if resolution.verb in ("done", "skip") and not _is_visible(resolution.evidence):
         return _invalid(f"{resolution.verb!r} needs --evidence: say what was done, or why not.")
-    if sighting is not None and sighting.state == "NOT_LANDED":
+    return None
+
+
+def _is_visible(text: str) -> bool:
+    """True when there is something to be read: spaces, controls and zero-width characters are nothing."""
+    return any(unicodedata.category(one)[0] in "LNPS" and one not in _BLANK for one in text)
+
+
+async def _not_so(
+    transaction: Transaction, row: Row, request: ResolutionRequest, tool: AnyRemoteTool | None, looked: _Looked | None
+) -> SagaError | None:
+    """Say what was seen of a step where it is not as the operator says; None when nobody looked, or saw otherwise."""
+    step_id = request.resolution.step_id or ""
+    if looked is None or tool is None:
+        return None
+    if request.resolution.verb == "done":
+        certain = looked.sighting is not None and looked.sighting.state == "NOT_LANDED"
+        told = f"Step {step_id!r} was looked up: it certainly has not landed; say `retry` or `skip`."
+        return _invalid(told) if certain else None
+    attempt = await attempt_of(transaction, tool.contract, execute_key(row["intent_key"], step_id), lock=True)
+    if attempt is None:
+        return None
+    known = question_of(attempt)
+    if attempt["state"] == "LANDED":
         return _invalid(
-            f"Step {resolution.step_id!r} was looked up: it certainly has not landed; say `retry` or `skip`."
+            f"Step {step_id!r} was looked up: it has landed as #{attempt['transaction_id']} ({known.sent()});"
+            " say `retry` and the intent goes on with it.",
+            {"known": known_of(attempt)},
+        )
+    if known.mismatch is not None and attempt["state"] in UNDECIDED:
+        return _invalid(
+            f"Something else than step {step_id!r} was carried out ({known.text()}); have it put right there and say"
+            " `retry`, or `done` to count it as the step.",
+            {"known": known_of(attempt)},
         )
     return None
 
@@ -179,7 +215,7 @@ def _invalid(message: str, details: JsonObject | None = None) -> SagaError:
 
 
 async def _look(database: Database, request: ResolutionRequest, tool: AnyRemoteTool) -> Sighting | None:
-    """Check by a lookup what an operator calls done; None when there was no answer in time."""
+    """Check by a lookup what an operator calls done, or not done; None when there was no answer in time."""
     call = LookupCall(claim=request.claim, step_id=request.resolution.step_id or "")
     try:
         async with asyncio.timeout(LOOK_SECONDS):
@@ -235,7 +271,8 @@ async def _take(
     residue = None
     if standing.parked is ParkReason.OUTCOME_UNKNOWN and resolution.step_id is not None:
         if tool is not None:
-            await _take_unknown(transaction, row, tool, request, execute_key(row["intent_key"], resolution.step_id))
+            step_key = execute_key(row["intent_key"], resolution.step_id)
+            residue = await _take_unknown(transaction, row, tool, request, step_key)
     elif resolution.verb in ("forward", "retry"):
         await transaction.later(_REFUSED_AGAIN, (row["intent_key"],))
     elif standing.parked is ParkReason.STUCK_AFTER_PIVOT and standing.plan is not None:
@@ -263,18 +300,26 @@ where step_key = %s
 
 async def _take_unknown(
     transaction: Transaction, row: Row, tool: AnyRemoteTool, request: ResolutionRequest, step_key: str
-) -> None:
-    """Write what an operator says of a step whose outcome is not known; a late original meets it in each case."""
-    resolution = request.resolution
+) -> str | None:
+    """Write what an operator says of a step whose outcome is not known; a late original meets it in each case.
+
+    Returns the residue of one that is skipped though it may have landed.
+    """
+    resolution, residue = request.resolution, None
     attempt = await attempt_of(transaction, tool.contract, step_key, lock=True)
-    if attempt is None or attempt["state"] not in UNDECIDED:
-        return
-    if resolution.verb == "retry":
+    if attempt is None or attempt["state"] not in (*UNDECIDED, "NOT_LANDED"):
+        return None
+    if resolution.verb == "skip":
+        if attempt["state"] in UNDECIDED:
+            residue = f"may have landed: {question_of(attempt).text()}; the operator said: {resolution.evidence}"
+        await fence(transaction, attempt, residue)
+    elif attempt["state"] not in UNDECIDED:
+        return None
+    elif resolution.verb == "retry":
         await transaction.later(_PATIENCE, (tool.contract.patience_seconds, step_key))
-    elif resolution.verb == "skip":
-        await fence(transaction, attempt)
     else:
         await land(transaction, tool.contract, row, attempt, {}, source="operator", actor=resolution.operator)
+    return residue
 
 
 async def _note_resolution(

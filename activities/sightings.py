@@ -6,6 +6,7 @@ asked earlier proves nothing), or when it promised never to carry the key out.
 
 import asyncio
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Final, LiteralString
 
 from activities.attempts import (
@@ -193,9 +194,17 @@ async def _write(transaction: Transaction, tool: AnyRemoteTool, call: LookupCall
     patient = 0
     if call.closing and not known.get("closing"):
         known["closing"], patient = True, contract.patience_seconds
-    await note(transaction, call.step_key, attempt["sends"], "UNKNOWN", known, patient)
     later = attempt | {"over": mismatched or (attempt["over"] and not patient)}
-    return _undecided(tool, call, standing, later, known=known_of(attempt) | known)
+    sighting = _undecided(tool, call, standing, later, known=known_of(attempt) | known)
+    known["next_look_at"] = None if sighting.over else _after(attempt, sighting.after_seconds)
+    await note(transaction, call.step_key, attempt["sends"], "UNKNOWN", known, patient)
+    return sighting
+
+
+def _after(attempt: Row, seconds: float) -> str:
+    """When the saga looks again, before it sends again too."""
+    at: datetime = attempt["asked_at"] + timedelta(seconds=seconds)
+    return at.isoformat(timespec="seconds")
 
 
 def _is_settled(asked: Row, seen: NotLanded) -> bool:

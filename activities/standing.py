@@ -162,8 +162,11 @@ def step_reports(plan: Plan, effects: list[Row], remembered: tuple[StepReport, .
         row = rows.get(step.step_id)
         if row is None or row["state"] == "TOMBSTONE":
             told = known or StepReport(step_id=step.step_id, tool=step.tool, state=StepState.PLANNED)
-            if step.writes and told.state in (StepState.DONE, StepState.EXECUTING):
+            fenced = row is not None and told.state is StepState.PLANNED
+            if fenced or (step.writes and told.state in (StepState.DONE, StepState.EXECUTING)):
                 told = told.model_copy(update={"state": StepState.SUPERSEDED})
+            if row is not None and row["residue"] is not None:
+                told = told.model_copy(update={"step_key": row["step_key"], "residue": row["residue"]})
             reports.append(told)
             continue
         reports.append(

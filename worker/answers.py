@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Final, LiteralString
 
 from activities.database import Database, Row, Transaction
+from activities.questions import QUESTIONS, question_of
 from activities.standing import ASK, EFFECTS, INTENT_COLUMNS, standing_of, step_reports
 from contracts.envelope import (
     Cause,
@@ -22,8 +23,9 @@ from contracts.envelope import (
 )
 from contracts.errors import ErrorInfo, Phase, SagaError
 from contracts.proposal import Proposal
+from contracts.question import Question
 from contracts.reasons import Reason, Retryable
-from contracts.saga import IntentPhase, Standing
+from contracts.saga import IntentPhase, ParkReason, Standing
 
 POLL_RUNNING_MS: Final = 1_000
 POLL_RESTING_MS: Final = 15_000
@@ -32,9 +34,7 @@ _ID_OR_PREFIX: Final = re.compile(r"int_[a-z2-7]{1,26}")
 _ID_LENGTH: Final = 30
 
 _KNOWN: Final[LiteralString] = (
-    f"select {INTENT_COLUMNS}, request, risk_level, tools, admitted_at, deadline_at,"  # noqa: S608 - constants
-    " case phase when 'CLOSING' then (select max(a.in_flight_until) from backstay.attempts a"
-    " where a.intent_key = intents.intent_key and a.state in ('SENT', 'UNKNOWN')) end as settles_at"
+    f"select {INTENT_COLUMNS}, request, risk_level, tools, admitted_at, deadline_at"  # noqa: S608 - constants
     " from backstay.intents where intent_key = %s"
 )
 _ENDED: Final[LiteralString] = (
@@ -61,6 +61,12 @@ class Known:
     effects: list[Row]
     refusals: list[Row]
     denial: Row | None = None
+    questions: tuple[Question, ...] = ()
+
+    @property
+    def unknown(self) -> tuple[Question, ...]:
+        """What is known of the steps that may have landed; of one that is on its way for the first time nothing yet."""
+        return () if self.standing.phase.is_final else tuple(one for one in self.questions if one.is_unknown)
 
     @property
     def intent_key(self) -> str:
@@ -73,7 +79,7 @@ class Known:
         """True when only people can move it on, or the agent that adds its steps."""
         standing = self.standing
         is_waiting = standing.phase is IntentPhase.ADMITTED and (standing.ask.undecided or self.is_open)
-        return bool(standing.parked or is_waiting)
+        return bool(standing.parked or (is_waiting and not self.unknown))
 
     @property
     def is_open(self) -> bool:
@@ -103,6 +109,8 @@ class Known:
             return None
         if standing.parked is not None:
             return f"an operator ({standing.parked})"
+        if self.unknown:
+            return f"the outcome of {', '.join(one.step_id for one in self.unknown)}: whether it landed is not known"
         if standing.phase is IntentPhase.CLOSING:
             return "its compensation"
         if standing.ask.undecided:
@@ -113,7 +121,6 @@ class Known:
         """The answer of this moment."""
         final = self.standing.phase.is_final
         intent_id = self.standing.intent_id
-        settles_at: datetime | None = self.row.get("settles_at")
         return intent_envelope(
             self.report(),
             self.standing.error or self._denied(),
@@ -123,10 +130,15 @@ class Known:
                 duplicate=duplicate,
                 duplicate_of=intent_id if duplicate else None,
                 poll_after_ms=None if final else POLL_RESTING_MS if self.is_at_rest else POLL_RUNNING_MS,
-                settles_at=settles_at.isoformat(timespec="seconds") if settles_at else None,
+                settles_at=self._settles_at(),
                 warnings=() if final else self.warnings(),
             ),
         )
+
+    def _settles_at(self) -> str | None:
+        """From when on a lookup is certain about all that may have landed."""
+        closing = self.standing.phase is IntentPhase.CLOSING
+        return max((one.may_land_until for one in (self.questions if closing else self.unknown)), default=None)
 
     def warnings(self) -> tuple[str, ...]:
         """What whoever asked should know about its steps: which of them were done before under another key."""
@@ -168,6 +180,12 @@ class Known:
         standing = self.standing
         if standing.phase is IntentPhase.ADMITTED and step.step_id in standing.ask.undecided:
             return step.model_copy(update={"state": StepState.AWAITING_APPROVAL})
+        asked = next((one for one in self.questions if one.step_id == step.step_id), None)
+        if asked is not None:
+            state = StepState.UNKNOWN if asked.is_unknown else StepState.EXECUTING
+            return step.model_copy(update={"state": state, "error": asked.error() if asked.is_unknown else None})
+        if standing.parked is ParkReason.OUTCOME_UNKNOWN and step.state is StepState.DONE:  # found meanwhile
+            return step
         if standing.parked is not None and step.step_id in (stuck := self.stuck()):
             return step.model_copy(update={"state": StepState.PARKED, "error": stuck[step.step_id]})
         return step
@@ -186,13 +204,15 @@ async def read_known(transaction: Transaction, intent_key: str) -> Known | None:
     asked_decisions = await transaction.ask(ASK, (intent_key,))
     asked_refusals = await transaction.ask(_REFUSALS, (intent_key,))
     asked_denial = await transaction.ask(_DENIAL, (intent_key,))
+    asked_questions = await transaction.ask(QUESTIONS, ([intent_key],))
     effects = await (await transaction.ask(EFFECTS, (intent_key,))).all()
     row = await asked_row.one()
     if row is None:
         return None
     standing = standing_of(row, await asked_decisions.all())
     refusals, denial = await asked_refusals.all(), await asked_denial.one()
-    return Known(row=row, standing=standing, effects=effects, refusals=refusals, denial=denial)
+    questions = tuple(question_of(attempt) for attempt in await asked_questions.all())
+    return Known(row=row, standing=standing, effects=effects, refusals=refusals, denial=denial, questions=questions)
 
 
 async def read_ended(database: Database, intent_key: str) -> Known | None:

@@ -5,6 +5,7 @@ from datetime import datetime
 from typing import Any, Final, LiteralString
 
 from activities.database import Database, Row, Transaction
+from activities.questions import QUESTIONS, question_of
 from activities.resolutions import verbs_for
 from contracts.base import JsonObject, Record
 from contracts.confirmation import SUFFIX
@@ -13,6 +14,7 @@ from contracts.errors import ErrorInfo, Phase, SagaError
 from contracts.keys import canonical_json
 from contracts.plan import Plan
 from contracts.proposal import Proposal
+from contracts.question import Question
 from contracts.reasons import Reason
 from contracts.registry import Registry
 from contracts.risk import LEVELS
@@ -45,7 +47,7 @@ where i.tenant = %s and i.final_at is null and i.phase = 'ADMITTED' and i.parked
 order by r.expires_at limit %s
 """
 _PARKED: Final[LiteralString] = """
-select intent_id, phase, cause, parked_reason, parked_since, parked_detail, agent, principal, tools,
+select intent_key, intent_id, phase, cause, parked_reason, parked_since, parked_detail, agent, principal, tools,
     exists (select from backstay.effects e
         where e.intent_key = i.intent_key and e.is_pivot and e.state = 'LANDED') as past_pivot
 from backstay.intents i where tenant = %s and final_at is null and parked_reason is not null
@@ -118,6 +120,7 @@ class ParkedLine(Record):
     since: str
     tools: tuple[str, ...]
     stuck: tuple[JsonObject, ...]
+    unknown: tuple[Question, ...] = ()
     commands: tuple[str, ...]
 
 
@@ -138,8 +141,14 @@ async def approvals(database: Database, tenant: str, *, limit: int = LIST_DEFAUL
 async def parked(database: Database, tenant: str, *, limit: int = LIST_DEFAULT) -> Envelope:
     """List what is parked, the longest resting first."""
     most = min(limit, LIST_MAX)
-    rows = await database.all(_PARKED, (tenant, most + 1))
-    return _listed("parked", [_parked(row) for row in rows[:most]], truncated=len(rows) > most)
+
+    async def work(transaction: Transaction) -> tuple[list[Row], list[Row]]:
+        rows = await transaction.all(_PARKED, (tenant, most + 1))
+        return rows, await transaction.all(QUESTIONS, ([row["intent_key"] for row in rows],))
+
+    rows, questions = await database.run(work)
+    lines = [_parked(row, [one for one in questions if one["intent_key"] == row["intent_key"]]) for row in rows[:most]]
+    return _listed("parked", lines, truncated=len(rows) > most)
 
 
 async def account(database: Database, tenant: str, account_id: str) -> Envelope:
@@ -313,7 +322,7 @@ def _card(row: Row) -> ApprovalCard:
     )
 
 
-def _parked(row: Row) -> ParkedLine:
+def _parked(row: Row, questions: list[Row]) -> ParkedLine:
     detail: JsonObject = json.loads(row["parked_detail"] or "{}")
     standing = Standing(
         intent_id=row["intent_id"],
@@ -331,6 +340,7 @@ def _parked(row: Row) -> ParkedLine:
         stuck=tuple(
             {"step_id": step["step_id"], "error": _message(step.get("error"))} for step in detail.get("steps", [])
         ),
+        unknown=tuple(question_of(attempt) for attempt in questions),
         commands=tuple(
             command for _, command in resolve_commands(row["intent_id"], standing, past_pivot=row["past_pivot"])
         ),

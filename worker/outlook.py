@@ -12,6 +12,7 @@ from activities.phase import pivot_landed
 from contracts.base import JsonObject, Record, as_object
 from contracts.envelope import Cause, Outcome
 from contracts.errors import ErrorInfo
+from contracts.question import Question
 from contracts.saga import IntentPhase, ParkReason
 from worker.answers import Known
 from worker.listings import resolve_commands
@@ -65,6 +66,7 @@ class Outlook(Record):
     next_action_at: str | None
     parked: ParkReason | None
     parked_detail: JsonObject | None
+    unknown: tuple[Question, ...] = ()
     run: str
     activities: tuple[PendingActivity, ...]
     deadline_at: str | None
@@ -87,6 +89,7 @@ async def outlook_of(client: Client, known: Known, in_the_way: list[Row]) -> Out
         next_action_at=at,
         parked=standing.parked,
         parked_detail=standing.parked_detail,
+        unknown=known.unknown,
         run=run.state,
         activities=run.activities,
         deadline_at=known.row["deadline_at"].isoformat(timespec="seconds"),
@@ -136,6 +139,8 @@ def _next(  # noqa: PLR0911 - one line for each thing to wait for
     if standing.lost is not None:
         ends = "it parks" if pivot_landed(known.effects) else "what landed is undone"
         return standing.lost.message, f"its next step or its commit is refused, and {ends}", None
+    if known.unknown:
+        return _until_known(known, run)
     if known.is_open and not run.activities:
         return "its agent: the next step, commit or abort", "it is undone when nothing comes for too long", None
     if standing.ask.undecided and standing.phase is IntentPhase.ADMITTED:
@@ -145,6 +150,17 @@ def _next(  # noqa: PLR0911 - one line for each thing to wait for
     if in_the_way:
         return "; ".join(map(_locked, in_the_way)), "it asks again within two seconds, and closes in the end", None
     return _next_of_run(run)
+
+
+def _until_known(known: Known, run: Run) -> tuple[str, str, str | None]:
+    """Say what happens while it is not known whether a step landed."""
+    names = ", ".join(one.step_id for one in known.unknown)
+    blocked = f"the outcome of {names}: whether it landed is not known"
+    if run.activities:
+        _, action, at = _next_of_run(run)
+        return blocked, action, at
+    looks = [one.next_look_at for one in known.unknown if one.next_look_at is not None]
+    return blocked, "it is looked up again", min(looks, default=None)
 
 
 def _locked(row: Row) -> str:

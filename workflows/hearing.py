@@ -134,7 +134,8 @@ class Hearing(ABC):
             return self._not_taken(error)
         if self._state.stage is Stage.PARKED:
             self._take(on.Resolved(resolution, answer))
-        message = answer.error.message if answer.error else f"{resolution.verb} taken"
+        taken = f"{resolution.verb} taken" + (f"; residue: {answer.residue}" if answer.residue else "")
+        message = answer.error.message if answer.error else taken
         self._refused[resolution.verb] += not answer.accepted
         return self._answer(accepted=answer.accepted, message=message, error=answer.error)
 

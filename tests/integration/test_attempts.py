@@ -9,7 +9,7 @@ from activities.database import Transaction
 from contracts.errors import SagaError
 from contracts.reasons import Reason
 from contracts.saga import ParkReason
-from tests.support.courier import PACK, Courier, courier, parcel
+from tests.support.courier import PACK, Courier, How, courier, parcel
 from tests.support.desk import Desk, Desked, at_desk
 from worker.check import check
 
@@ -309,3 +309,103 @@ async def test_a_repeated_compensation_is_told_and_not_sent(desk: Desk, office: 
     assert first == again
     assert len(office.asked("return", "a")) == 1
     assert await broken(desk) == set()
+
+
+async def _unknown_and_parked(desk: Desk, office: Courier, how: How) -> Desked:
+    """A parcel that was sent once, of which nobody could say whether it went out."""
+    office.does("send", "a", how)
+    office.always("look", "a", "drop request")
+    intent = await desk.intent(parcel("a", "carry"))
+    await refused(intent, "a")
+    await intent.park(ParkReason.OUTCOME_UNKNOWN, "a")
+    return intent
+
+
+async def test_what_landed_cannot_be_skipped(desk: Desk, office: Courier) -> None:
+    intent = await _unknown_and_parked(desk, office, "drop reply")
+    office.always("look", "a", None)
+
+    answers = [await intent.resolve("skip", "a"), await intent.resolve("skip", "a", resolution_id="r2")]
+    going_on = await intent.resolve("retry", "a", resolution_id="r3")
+
+    for answer in answers:
+        assert not answer.accepted
+        assert answer.error is not None
+        assert "it has landed as #" in answer.error.message
+        assert office.asked("send", "a")[0] in answer.error.message, "the key that the downstream knows"
+    assert intent.effects() == {"a/execute": "LANDED"}
+    assert office.kept() == {"a": 1}
+    assert going_on.accepted
+    assert await broken(desk) == set()
+
+
+@pytest.mark.parametrize("lookups", ["down", "back"])
+async def test_what_was_carried_out_otherwise_cannot_be_skipped(desk: Desk, office: Courier, lookups: str) -> None:
+    intent = await _unknown_and_parked(desk, office, "wrong")
+    if lookups == "back":
+        office.always("look", "a", "wrong")
+
+    answer = await intent.resolve("skip", "a")
+
+    assert not answer.accepted
+    assert answer.error is not None
+    assert "weight_grams: asked 500, answered 501" in answer.error.message
+    assert intent.row()["parked_reason"] == "OUTCOME_UNKNOWN"
+    assert attempt(desk)["state"] == "UNKNOWN"
+
+
+async def test_what_certainly_did_not_land_is_skipped_and_fenced_without_residue(desk: Desk, office: Courier) -> None:
+    intent = await _unknown_and_parked(desk, office, "drop request")
+    office.always("look", "a", None)
+    past_its_window(desk)
+
+    answer = await intent.resolve("skip", "a")
+
+    assert (answer.accepted, answer.residue) == (True, None)
+    assert intent.effects() == {"a/execute": "TOMBSTONE"}
+    assert attempt(desk)["state"] == "FENCED"
+    assert await broken(desk) == set()
+
+
+async def test_what_nobody_can_say_is_skipped_and_its_report_tells_that_it_may_have_landed(
+    desk: Desk, office: Courier
+) -> None:
+    intent = await _unknown_and_parked(desk, office, "drop reply")
+
+    answer = await intent.resolve("skip", "a", evidence="the courier's office is closed for good")
+    ended = await intent.settle()
+
+    key = office.asked("send", "a")[0]
+    assert answer.accepted
+    assert ended.report is not None
+    (step,) = ended.report.steps
+    assert (ended.phase, step.state) == ("NOT_APPLIED", "SUPERSEDED")
+    assert step.residue == answer.residue
+    for told in ("may have landed: sent once to courier", key, "may land until", "did not answer", "closed for good"):
+        assert told in (step.residue or "")
+    noted = desk.one("select result from backstay.audit_log where kind = 'resolution'")["result"]
+    assert key in noted
+    assert office.kept() == {"a": 1}
+    assert await broken(desk) == set()
+
+
+async def test_what_lands_against_a_skip_is_an_effect_and_its_residue_is_gone(desk: Desk, office: Courier) -> None:
+    intent = await _unknown_and_parked(desk, office, "late")
+    await intent.resolve("skip", "a")
+
+    await _answer_late(intent, fenced=False)
+
+    assert desk.one("select state, residue from backstay.effects") == {"state": "LANDED", "residue": None}
+    assert (await intent.settle()).parked is ParkReason.MISMATCH
+
+
+@pytest.mark.parametrize("nothing", ["", " \n", " \u200b", "\u2060\ufeff", "\u3164", "\u2800 \u00ad"])
+async def test_evidence_of_which_nothing_is_seen_is_none(desk: Desk, office: Courier, nothing: str) -> None:
+    intent = await _unknown_and_parked(desk, office, "drop request")
+
+    unsaid = await intent.resolve("skip", "a", evidence=nothing)
+    said = await intent.resolve("skip", "a", evidence=f"{nothing}\u4e0d")
+
+    assert (unsaid.accepted, said.accepted) == (False, True)
+    assert unsaid.error is not None
+    assert "needs --evidence" in unsaid.error.message

@@ -10,6 +10,7 @@ from contracts.checks import Check, Verdict
 from contracts.drawing import mermaid, svg
 from contracts.envelope import Envelope, StepReport
 from contracts.proof import Proof
+from contracts.question import Question
 from worker.cli.render import Node, Table, View, clean, exactly, facts, money, pairs, saga, step, taken
 
 
@@ -71,10 +72,11 @@ def parked(envelope: Envelope) -> Iterable[View]:
         yield "Nothing is parked."
     for line in lines:
         stuck = tuple(Node(f"{step['step_id']}: {clean(step['error'] or 'no error')}") for step in line["stuck"])
+        unknown = tuple(_unknown(Question.model_validate(one)) for one in line["unknown"])
         commands = tuple(Node(command, style="green") for command in line["commands"])
         yield Node(
             f"{line['intent_id']}  {line['reason']}  {line['phase']}  since {line['since']}",
-            (*stuck, *commands),
+            (*stuck, *unknown, *commands),
             style="bold red",
         )
     yield from more(envelope)
@@ -83,7 +85,7 @@ def parked(envelope: Envelope) -> Iterable[View]:
 def message(envelope: Envelope) -> Iterable[View]:
     """Show what became of something that was said to a saga."""
     found = data(envelope)
-    yield f"{found['message']}  (outcome now: {found['outcome']})"
+    yield f"{clean(found['message'])}  (outcome now: {found['outcome']})"
     if envelope.meta.poll_after_ms is not None:
         yield f"next: backstay intent show {envelope.meta.intent_id}"
 
@@ -144,10 +146,26 @@ def outlook(envelope: Envelope) -> Iterable[View]:
             *((Node(f"blocked by: {clean(found['blocked_by'])}", style="yellow"),) if found["blocked_by"] else ()),
             Node(f"next by itself: {clean(next_action)}"),
             *((Node(f"deadline: {due(deadline, now)}"),) if found["run"] == "open" and deadline else ()),
+            *(_unknown(Question.model_validate(one), rests=found["parked"] is not None) for one in found["unknown"]),
             *((Node("activities", activities),) if activities else ()),
             *((Node("you can", options, style="bold"),) if options else ()),
         ),
         style="bold",
+    )
+
+
+def _unknown(question: Question, *, rests: bool = True) -> Node:
+    """Show all that is known of a step that may have landed; `rests`: nobody looks by himself any more."""
+    return facts(
+        f"{question.step_id} may have landed: {question.sent()}",
+        {
+            "may land until": question.may_land_until,
+            "mismatch": question.mismatch,
+            "seen last": question.seen,
+            "next look": None if rests else question.next_look_at,
+            "patience until": None if rests else question.patience_until,
+        },
+        style="yellow",
     )
 
 

@@ -91,6 +91,29 @@ async def test_1_a_charge_that_stays_unknown_is_parked_and_never_given_back_by_g
     at.agree(ended)
 
 
+@pytest.mark.situation(1, "F32")
+@pytest.mark.slow
+async def test_1_a_charge_that_landed_cannot_be_skipped_and_is_given_back(at: Trial) -> None:
+    at.bank.switch("drop_reply", times=None, on=["charges"])
+    at.bank.switch("lookup_down", times=None)
+    at.bank.switch("drop_request", times=None, on=["cancel"])
+    handle = await at.sagas.start(request(charge()))
+    await at.sagas.waiting(handle)
+    at.bank.switch("lookup_down", times=0)
+
+    skipped = await at.sagas.update(handle, "resolve", resolution("skip", "charge", resolution_id="r1"))
+    at.bank.switch("drop_request", times=0)
+    at.bank.switch("drop_reply", times=0)
+    await at.sagas.update(handle, "resolve", resolution("retry", "charge", resolution_id="r2"))
+
+    ended = await at.sagas.result(handle)
+    assert not skipped.accepted
+    assert "it has landed as #" in skipped.message
+    assert outcome(ended)[0] == "COMPENSATED"
+    assert at.booked(ended) == [("CHARGE", 500), ("REFUND", 500)]
+    at.agree(ended)
+
+
 @pytest.mark.situation(1, 2, "F40", "F41")
 async def test_1_an_unknown_charge_is_cancelled_by_key_and_lands_never_when_its_saga_closes(at: Trial) -> None:
     at.bank.switch("arrives_late", times=None, milliseconds=3_000, on=["charges"])
