@@ -24,6 +24,7 @@ from contracts.shape import shape_of
 from contracts.wire import refusal
 from worker.answers import POLL_RUNNING_MS, Known, find, not_found, now_text
 from worker.runs import unadmitted
+from workflows.intent_workflow import refusal_of
 
 ANSWER_SECONDS_MAX: Final = 20.0
 A = TypeVar("A", bound=MessageAnswer)
@@ -203,10 +204,9 @@ class Messages:
         cause = failed.cause
         if not isinstance(cause, ApplicationError) or cause.type is None or cause.type not in Reason.__members__:
             return
-        reason = Reason(cause.type)
-        if reason is Reason.TOO_LATE:
-            return
-        raise SagaError(reason, cause.message)
+        refused = refusal_of(cause)
+        if refused.reason is not Reason.TOO_LATE:
+            raise refused
 
     def ended(self, known: Known, late: Reason) -> SagaError:
         """Make the error for what came when the intent had its outcome, or has no run."""

@@ -20,7 +20,7 @@ from contracts.growth import request_digest
 from contracts.intent import Caller
 from contracts.opening import Abort, Addition, Commit, OpenAnswer
 from contracts.reasons import EffectOutcome, Reason
-from contracts.wire import decode_object
+from contracts.wire import parse_object
 from worker.answers import Known, find, now_text
 from worker.door import Door
 from worker.messages import Messages, valid
@@ -74,7 +74,7 @@ class Openings:
 
         Raises SagaError: INTENT_NOT_FOUND, NOT_ALLOWED, INTERRUPTED, RATE_LIMITED, what is wrong with the body.
         """
-        step = decode_object(body)
+        step = parse_object(body)
         known = await self._found(caller, intent_id)
         answer = await self._tell(known, opening.ADD_STEP, Addition(step=step), update_id)
         if answer is None or (not answer.accepted and answer.outcome.is_final):
@@ -88,7 +88,7 @@ class Openings:
         self, caller: Caller, intent_id: str, *, final_step: bytes | None = None, call_id: str | None = None
     ) -> Envelope:
         """Add nothing more but perhaps a last step, and answer with the outcome of all. Raises as `add`."""
-        step = None if final_step is None else decode_object(final_step)
+        step = None if final_step is None else parse_object(final_step)
         known = await self._found(caller, intent_id)
         answer = await self._tell(known, opening.COMMIT, Commit(final_step=step), None)
         if answer is not None and not answer.accepted and answer.outcome is Outcome.PENDING:
