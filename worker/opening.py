@@ -23,7 +23,7 @@ from contracts.reasons import EffectOutcome, Reason
 from contracts.wire import parse_object
 from worker.answers import Known, find, now_text
 from worker.door import Door
-from worker.messages import Messages, valid
+from worker.messages import Messages, sent_unanswered, valid
 from worker.settings import Settings
 
 _ADDED: Final[LiteralString] = "select request_digest from backstay.added_steps where intent_key = %s and step_id = %s"
@@ -103,7 +103,12 @@ class Openings:
         """Undo all that was added and answer with the outcome: 200 when nothing of it is left. Raises as `add`."""
         known = await self._found(caller, intent_id)
         wish = valid(Abort, {"reason": reason, "requested_by": caller.agent})
-        answer = await self._tell(known, opening.ABORT, wish, None)
+        try:
+            answer = await self._tell(known, opening.ABORT, wish, None)
+        except SagaError as error:
+            if await self._messages.is_sent_instead(error, known, wish):
+                return _called(sent_unanswered(known), call_id)
+            raise
         if answer is not None and not answer.accepted and answer.outcome is Outcome.PENDING:
             meta = _meta(known, call_id)
             return error_envelope(answer.error or SagaError(Reason.TOO_LATE, answer.message).info, meta)

@@ -11,6 +11,7 @@ from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client, WorkflowUpdateFailedError
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
+from temporalio.service import RetryConfig
 
 from activities.adding import Adding
 from contracts.base import JsonObject
@@ -33,6 +34,8 @@ from tests.support.sagas import (
 )
 from tests.support.samples import look, note
 from worker.check import check
+from worker.messages import Messages
+from worker.opening import Openings
 from worker.settings import Settings
 from worker.sweep import Sweep
 from workflows.intent_workflow import refusal_of
@@ -478,6 +481,43 @@ async def test_adds_wait_in_a_bounded_queue_that_leaves_room_to_stop_the_intent(
     assert cancelled.accepted
     assert outcome(await intent.result()) in (("COMPENSATED", "cancelled"), ("NOT_APPLIED", "cancelled"))
     assert len(adding) == WAITING_MAX
+
+
+@pytest.mark.parametrize("word", ["cancel", "abort"])
+async def test_what_stops_an_intent_goes_as_a_signal_where_temporal_takes_no_more_updates(
+    sagas: Sagas, monkeypatch: pytest.MonkeyPatch, word: str
+) -> None:
+    monkeypatch.setattr("contracts.opening.WAITING_MAX", 10)
+    intent = await opened(sagas)
+    gate = sagas.behaviour.hold("n0")
+    adding = [await intent.begin_adding(note(f"n{number}")) for number in range(10)]
+    await gate.arrived()
+    intent_id = sagas.intent(await sagas.status(intent.handle))["intent_id"]
+    client = await impatient(sagas.client)
+
+    if word == "cancel":
+        messages = Messages(client, sagas.engine.database)
+        answer = await messages.cancel(CALLER.tenant, intent_id, requested_by="tester")
+    else:
+        settings = Settings.load(database_url=sagas.database_url, task_queue=sagas.task_queue)
+        answer = await Openings.of(client, sagas.engine, settings).abort(CALLER, intent_id)
+    gate.open()
+
+    assert (answer.status_code, answer.exit_code) == (202, 3)
+    assert (answer.data or {})["accepted"] is None
+    assert outcome(await intent.result())[1] == "cancelled"
+    assert not any(sagas.notes().values())
+    assert len(adding) == 10
+
+
+async def impatient(client: Client) -> Client:
+    """The same Temporal by a client that asks once: the SDK's own asks again for ten seconds."""
+    return await Client.connect(
+        client.service_client.config.target_host,
+        namespace=client.namespace,
+        data_converter=client.data_converter,
+        retry_config=RetryConfig(max_retries=1),
+    )
 
 
 async def refusal(intent: Opened, update: str, message: object) -> SagaError:
