@@ -16,6 +16,12 @@ ADD_STEP: Final = "add_step"
 COMMIT: Final = "commit"
 ABORT: Final = "abort"
 UPDATES_MAX: Final = 500
+UPDATES_BYTES_MAX: Final = 4_194_304
+"""Of all these updates of a run: a whole plan has a quarter MiB, and Temporal ends a run whose history has 50 MiB."""
+UPDATE_BYTES_FREE: Final = 1_024
+"""An update up to this is taken beyond it: `commit` and `abort` stay possible."""
+WAITING_MAX: Final = 8
+"""Temporal holds ten unanswered updates of a run at most; the others are for who wants to stop it."""
 SIGNALS_MAX: Final = 1_000
 
 

@@ -296,6 +296,10 @@ Words = Annotated[str, Field(max_length=500, pattern=r"^[^\x00]*$")]
 """What a person says; no table holds a NUL."""
 
 
+MESSAGE_BYTES_MAX: Final = 16_384
+"""Of what a person sends: the words that it may hold need no more, and a run may hear 2,000 updates."""
+
+
 class Message(Record):
     """What a person sends. `intent_id`, where it is said, must be the intent that runs: ids of workflows are reused."""
 

@@ -17,7 +17,7 @@ from contracts.proposal import Proposal
 from contracts.question import Question
 from contracts.reasons import Reason
 from contracts.registry import Registry
-from contracts.risk import LEVELS
+from contracts.risk import LEVELS, RiskInputs, grade
 from contracts.saga import IntentPhase, ParkReason, Standing
 from contracts.tool import AnyContract, SideEffect
 from worker.answers import now_text
@@ -216,6 +216,7 @@ def tool_list(registry: Registry) -> JsonObject:
 
 def tool_in_full(contract: AnyContract) -> JsonObject:
     """Show all that a contract says."""
+    least = grade(contract, RiskInputs())
     return {
         "tool": contract.wire_name,
         "title": contract.title,
@@ -228,7 +229,8 @@ def tool_in_full(contract: AnyContract) -> JsonObject:
         "confirms": contract.confirms.does if contract.confirms is not None else None,
         "preconditions": list(contract.preconditions),
         "postconditions": list(contract.postconditions),
-        "duty": contract.duty.value,
+        "level": least.level,
+        "duty": least.duty.value,
         "identity_fields": list(contract.identity_fields) if contract.identity_fields is not None else None,
         "sensitive_fields": sorted(contract.sensitive_fields),
         "resources": [

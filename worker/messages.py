@@ -24,6 +24,7 @@ from contracts.shape import shape_of
 from contracts.wire import refusal
 from worker.answers import POLL_RUNNING_MS, Known, find, not_found, now_text
 from worker.runs import unadmitted
+from workflows.intent_workflow import refusal_of
 
 ANSWER_SECONDS_MAX: Final = 20.0
 A = TypeVar("A", bound=MessageAnswer)
@@ -50,7 +51,12 @@ class Messages:
                 raise
             return await self._cancel_before_admission(tenant, intent_id, message)
         if not known.standing.phase.is_final:
-            answer = await self.tell(known.row["workflow_id"], "cancel", message, MessageAnswer)
+            try:
+                answer = await self.tell(known.row["workflow_id"], "cancel", message, MessageAnswer)
+            except SagaError as error:
+                if await self.is_sent_instead(error, known, message):
+                    return sent_unanswered(known)
+                raise
             if answer is not None:
                 return _envelope(known.standing.intent_id, answer, Reason.TOO_LATE)
             known = await find(self._database, tenant, known.standing.intent_id)
@@ -163,6 +169,16 @@ class Messages:
             return _taken(known, "The resolution was taken.", step_id)
         raise self.ended(known, Reason.RESOLUTION_INVALID)
 
+    async def is_sent_instead(self, refused: SagaError, known: Known, wish: Cancellation) -> bool:
+        """Send a wish to stop as a signal where Temporal has no room for one more update of the run."""
+        if refused.info.details.get("status") != RPCStatusCode.RESOURCE_EXHAUSTED.name:
+            return False
+        try:
+            await self._client.get_workflow_handle(known.row["workflow_id"]).signal("cancel", wish)
+        except RPCError as error:
+            raise refused from error
+        return True
+
     async def tell(
         self,
         workflow_id: str,
@@ -203,10 +219,9 @@ class Messages:
         cause = failed.cause
         if not isinstance(cause, ApplicationError) or cause.type is None or cause.type not in Reason.__members__:
             return
-        reason = Reason(cause.type)
-        if reason is Reason.TOO_LATE:
-            return
-        raise SagaError(reason, cause.message)
+        refused = refusal_of(cause)
+        if refused.reason is not Reason.TOO_LATE:
+            raise refused
 
     def ended(self, known: Known, late: Reason) -> SagaError:
         """Make the error for what came when the intent had its outcome, or has no run."""
@@ -257,6 +272,18 @@ def _envelope(intent_id: str, answer: MessageAnswer, late: Reason, step_id: str 
     phase = Phase.APPROVAL if late is Reason.DECISION_LATE else Phase.EXECUTION
     error = answer.error or SagaError(late, answer.message, phase=phase).info
     return error_envelope(error, meta)
+
+
+def sent_unanswered(known: Known) -> Envelope:
+    """Answer a wish to stop that went as a signal: on its way, and whether it comes in time is not known."""
+    intent_id = known.standing.intent_id
+    message = (
+        "Temporal has no room for one more message that is answered, so this went as one that is not: the intent stops,"
+        " unless it ends before."
+    )
+    data: dict[str, Any] = {"accepted": None, "message": message, "outcome": Outcome.PENDING.value}
+    meta = _meta(intent_id, Outcome.PENDING, None)
+    return Envelope(status_code=202, status=Status.PENDING, data=data, meta=meta)
 
 
 def _taken(known: Known, message: str, step_id: str | None = None) -> Envelope:

@@ -20,10 +20,10 @@ from contracts.growth import request_digest
 from contracts.intent import Caller
 from contracts.opening import Abort, Addition, Commit, OpenAnswer
 from contracts.reasons import EffectOutcome, Reason
-from contracts.wire import decode_object
+from contracts.wire import parse_object
 from worker.answers import Known, find, now_text
 from worker.door import Door
-from worker.messages import Messages, valid
+from worker.messages import Messages, sent_unanswered, valid
 from worker.settings import Settings
 
 _ADDED: Final[LiteralString] = "select request_digest from backstay.added_steps where intent_key = %s and step_id = %s"
@@ -74,7 +74,7 @@ class Openings:
 
         Raises SagaError: INTENT_NOT_FOUND, NOT_ALLOWED, INTERRUPTED, RATE_LIMITED, what is wrong with the body.
         """
-        step = decode_object(body)
+        step = parse_object(body)
         known = await self._found(caller, intent_id)
         answer = await self._tell(known, opening.ADD_STEP, Addition(step=step), update_id)
         if answer is None or (not answer.accepted and answer.outcome.is_final):
@@ -88,7 +88,7 @@ class Openings:
         self, caller: Caller, intent_id: str, *, final_step: bytes | None = None, call_id: str | None = None
     ) -> Envelope:
         """Add nothing more but perhaps a last step, and answer with the outcome of all. Raises as `add`."""
-        step = None if final_step is None else decode_object(final_step)
+        step = None if final_step is None else parse_object(final_step)
         known = await self._found(caller, intent_id)
         answer = await self._tell(known, opening.COMMIT, Commit(final_step=step), None)
         if answer is not None and not answer.accepted and answer.outcome is Outcome.PENDING:
@@ -103,7 +103,12 @@ class Openings:
         """Undo all that was added and answer with the outcome: 200 when nothing of it is left. Raises as `add`."""
         known = await self._found(caller, intent_id)
         wish = valid(Abort, {"reason": reason, "requested_by": caller.agent})
-        answer = await self._tell(known, opening.ABORT, wish, None)
+        try:
+            answer = await self._tell(known, opening.ABORT, wish, None)
+        except SagaError as error:
+            if await self._messages.is_sent_instead(error, known, wish):
+                return _called(sent_unanswered(known), call_id)
+            raise
         if answer is not None and not answer.accepted and answer.outcome is Outcome.PENDING:
             meta = _meta(known, call_id)
             return error_envelope(answer.error or SagaError(Reason.TOO_LATE, answer.message).info, meta)

@@ -5,10 +5,13 @@ when all that was added before it is done. Mixed into the workflow, which carrie
 """
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from pydantic import BaseModel
 from temporalio import workflow
+from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
 from contracts import opening
@@ -16,8 +19,10 @@ from contracts.base import JsonObject
 from contracts.envelope import Cause, Outcome, StepState, cause_error
 from contracts.errors import ErrorInfo, SagaError
 from contracts.reasons import Reason
+from contracts.wire import BODY_BYTES_MAX
 from workflows import events as on
 from workflows.hearing import Hearing
+from workflows.reading import NO_INPUT, heard
 from workflows.state import Stage
 
 ENDS: Final = (Stage.PARKED, Stage.FINISHED)
@@ -30,29 +35,32 @@ class Growing(Hearing):
 
     _adding: asyncio.Lock
     _words: int
+    _words_bytes: int
+    _unanswered: int
 
     @workflow.update(name=opening.OPENED, description="Answered once the intent takes steps.")
-    async def opened(self, wish: opening.Opening) -> opening.OpenAnswer:  # noqa: ARG002 - says nothing
+    async def opened(self, body: RawValue = NO_INPUT) -> opening.OpenAnswer:
         """Wait until steps are taken."""
-        self._words += 1
-        await workflow.wait_condition(self._is_ready)
+        with self._counted(body):
+            await workflow.wait_condition(self._is_ready)
         if self._state.stage is Stage.OPEN:
             return self._says(accepted=True, message="The intent takes steps.")
         return self._says(accepted=False, message=self._why_not())
 
     @opened.validator
-    def _check_opening(self, wish: opening.Opening) -> None:
-        self._check_word(wish, opening.Opening)
+    def _check_opening(self, body: RawValue = NO_INPUT) -> None:
+        self._check_queue(body, opening.Opening)
 
     @workflow.update(name=opening.ADD_STEP, description="Add a step and run it; answered with its output.")
-    async def add_step(self, addition: opening.Addition) -> opening.OpenAnswer:
+    async def add_step(self, body: RawValue = NO_INPUT) -> opening.OpenAnswer:
         """Add a step and wait until it is done, or the intent has its outcome."""
-        self._words += 1
-        async with self._adding:
-            refused = await self._grow(addition.step, final=False)
-            step_id = str(addition.step.get("step_id"))
-            if refused is None:
-                await workflow.wait_condition(lambda: self._state.stage in ENDS or self._is_done(step_id))
+        step = heard(body, opening.Addition).step
+        step_id = str(step.get("step_id"))
+        with self._counted(body):
+            async with self._adding:
+                refused = await self._grow(step, final=False)
+                if refused is None:
+                    await workflow.wait_condition(lambda: self._state.stage in ENDS or self._is_done(step_id))
         if refused is not None:
             return refused
         if self._is_done(step_id):
@@ -60,45 +68,74 @@ class Growing(Hearing):
         return self._says(accepted=False, message=self._why_not(), error=self._error(), step_id=step_id)
 
     @add_step.validator
-    def _check_addition(self, addition: opening.Addition) -> None:
-        self._check_word(addition, opening.Addition)
+    def _check_addition(self, body: RawValue = NO_INPUT) -> None:
+        self._check_queue(body, opening.Addition)
 
     @workflow.update(
         name=opening.COMMIT, description="Add nothing more, but perhaps a last step, and commit; answered."
     )
-    async def commit(self, wish: opening.Commit) -> opening.OpenAnswer:
+    async def commit(self, body: RawValue = NO_INPUT) -> opening.OpenAnswer:
         """Seal the plan and wait for the outcome."""
-        self._words += 1
-        async with self._adding:
-            refused = await self._grow(wish.final_step, final=True)
-            await workflow.wait_condition(lambda: refused is not None or self._state.stage in ENDS)
+        final_step = heard(body, opening.Commit).final_step
+        with self._counted(body):
+            async with self._adding:
+                refused = await self._grow(final_step, final=True)
+                await workflow.wait_condition(lambda: refused is not None or self._state.stage in ENDS)
         if refused is not None and self._state.outcome() is not Outcome.COMMITTED:
             return refused
         committed = self._state.outcome() is Outcome.COMMITTED
         return self._says(accepted=committed, message=self._why_not(), error=None if committed else self._error())
 
     @commit.validator
-    def _check_commit(self, wish: opening.Commit) -> None:
-        self._check_word(wish, opening.Commit)
+    def _check_commit(self, body: RawValue = NO_INPUT) -> None:
+        self._check_queue(body, opening.Commit)
 
     @workflow.update(name=opening.ABORT, description="Add nothing more and undo what landed; answered.")
-    async def abort(self, wish: opening.Abort) -> opening.OpenAnswer:
+    async def abort(self, body: RawValue = NO_INPUT) -> opening.OpenAnswer:
         """Turn back, and wait for the outcome."""
-        self._words += 1
-        answer = self._cancel(wish)
-        if not answer.accepted and self._state.past_pivot:
-            return self._says(accepted=False, message=answer.message)
-        await workflow.wait_condition(lambda: self._state.stage in ENDS)
+        with self._counted(body):
+            answer = self._cancel(heard(body, opening.Abort))
+            if not answer.accepted and self._state.past_pivot:
+                return self._says(accepted=False, message=answer.message)
+            await workflow.wait_condition(lambda: self._state.stage in ENDS)
         is_undone = self._state.outcome() in (Outcome.COMPENSATED, Outcome.NOT_APPLIED)
         return self._says(accepted=is_undone, message=self._why_not())
 
     @abort.validator
-    def _check_abort(self, wish: opening.Abort) -> None:
-        self._check_word(wish, opening.Abort)
+    def _check_abort(self, body: RawValue = NO_INPUT) -> None:
+        self._check_word(body, opening.Abort)
 
-    def _check_word(self, message: object, model: type[BaseModel]) -> None:
+    @contextmanager
+    def _counted(self, body: RawValue) -> Iterator[None]:
+        """Count an update, and that it is unanswered as long as this lasts."""
+        self._words += 1
+        self._words_bytes += len(body.payload.data)
+        self._unanswered += 1
+        try:
+            yield
+        finally:
+            self._unanswered -= 1
+
+    def _check_queue(self, body: RawValue, model: type[BaseModel]) -> None:
+        """Take so many at a time that `cancel` and `abort` still come through to Temporal."""
+        self._check_word(body, model)
+        if self._unanswered >= opening.WAITING_MAX:
+            raise ApplicationError(
+                f"{opening.WAITING_MAX} updates of this run are not answered yet; say it again when one is.",
+                type=Reason.RATE_LIMITED.value,
+            )
+
+    def _check_word(self, body: RawValue, model: type[BaseModel]) -> None:
         """Bound the history: updates that a person needs (decide, cancel, resolve) have bounds of their own."""
-        self._check_open(message, model)
+        self._check_open(body, model, BODY_BYTES_MAX)
+        size_bytes = len(body.payload.data)
+        is_free = size_bytes <= opening.UPDATE_BYTES_FREE
+        if not is_free and self._words_bytes + size_bytes > opening.UPDATES_BYTES_MAX:
+            raise ApplicationError(
+                f"This run has taken updates of {self._words_bytes} bytes, and takes {opening.UPDATES_BYTES_MAX} in"
+                f" all; from now on only such of at most {opening.UPDATE_BYTES_FREE} bytes.",
+                type=Reason.RATE_LIMITED.value,
+            )
         if self._words >= opening.UPDATES_MAX:
             raise ApplicationError(
                 f"This run has taken {opening.UPDATES_MAX} updates and takes no more of these; cancel it, or let it end"

@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from temporalio import workflow
+from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
 from contracts import opening, saga
@@ -17,6 +18,7 @@ from contracts.envelope import Cause, Outcome
 from contracts.errors import ErrorInfo, SagaError
 from contracts.reasons import Reason
 from workflows import events as on
+from workflows.reading import NO_INPUT, check_body, heard
 from workflows.state import Stage, State
 
 T = TypeVar("T", bound=BaseModel)
@@ -34,14 +36,14 @@ class Hearing(ABC):
     _signals: int
 
     @workflow.update(name="decide", description="Approve or deny what is asked; answered.")
-    async def decide(self, decision: saga.Decision) -> saga.MessageAnswer:
+    async def decide(self, body: RawValue = NO_INPUT) -> saga.MessageAnswer:
         """Take a person's decision; the database judges it."""
-        return await self._decide(decision, "update")
+        return await self._decide(heard(body, saga.Decision), "update")
 
     @decide.validator
-    def _check_decide(self, decision: saga.Decision) -> None:
-        self._check_open(decision, saga.Decision)
-        self._check_count(decision.verdict)
+    def _check_decide(self, body: RawValue = NO_INPUT) -> None:
+        self._check_open(body, saga.Decision)
+        self._check_count(heard(body, saga.Decision).verdict)
 
     @workflow.signal(name="decide", description="Approve or deny what is asked; not answered.")
     async def decide_signal(self, *bodies: Any) -> None:  # noqa: ANN401 - whatever was sent
@@ -51,9 +53,9 @@ class Hearing(ABC):
             await self._decide(decision, "signal")
 
     @workflow.update(name="cancel", description="Stop the intent and undo what landed; answered.")
-    async def cancel(self, cancellation: saga.Cancellation) -> saga.MessageAnswer:
+    async def cancel(self, body: RawValue = NO_INPUT) -> saga.MessageAnswer:
         """Take a wish to stop; one that comes before admission's answer is told what came of it."""
-        stage, answer = self._state.stage, self._cancel(cancellation)
+        stage, answer = self._state.stage, self._cancel(heard(body, saga.Cancellation))
         if answer.accepted and stage is Stage.ADMITTING:
             await workflow.wait_condition(lambda: self._state.stage is not Stage.ADMITTING)
             if self._state.stage is Stage.PARKED or self._state.outcome() is Outcome.COMMITTED or self._is_duplicate:
@@ -61,8 +63,8 @@ class Hearing(ABC):
         return answer
 
     @cancel.validator
-    def _check_cancel(self, cancellation: saga.Cancellation) -> None:
-        self._check_open(cancellation, saga.Cancellation)
+    def _check_cancel(self, body: RawValue = NO_INPUT) -> None:
+        self._check_open(body, saga.Cancellation)
 
     @workflow.signal(name="cancel", description="Stop the intent and undo what landed; not answered.")
     async def cancel_signal(self, *bodies: Any) -> None:  # noqa: ANN401 - as above
@@ -72,14 +74,14 @@ class Hearing(ABC):
             self._cancel(cancellation)
 
     @workflow.update(name="resolve", description="Say how a parked intent goes on; answered.")
-    async def resolve(self, resolution: saga.Resolution) -> saga.MessageAnswer:
+    async def resolve(self, body: RawValue = NO_INPUT) -> saga.MessageAnswer:
         """Take an operator's verb; the database judges it."""
-        return await self._resolve(resolution)
+        return await self._resolve(heard(body, saga.Resolution))
 
     @resolve.validator
-    def _check_resolve(self, resolution: saga.Resolution) -> None:
-        self._check_open(resolution, saga.Resolution)
-        self._check_count(resolution.verb)
+    def _check_resolve(self, body: RawValue = NO_INPUT) -> None:
+        self._check_open(body, saga.Resolution)
+        self._check_count(heard(body, saga.Resolution).verb)
 
     @workflow.signal(name="resolve", description="Say how a parked intent goes on; not answered.")
     async def resolve_signal(self, *bodies: Any) -> None:  # noqa: ANN401 - as above
@@ -93,9 +95,8 @@ class Hearing(ABC):
         self._signals += 1
         return self._signals <= opening.SIGNALS_MAX
 
-    def _check_open(self, message: object, model: type[BaseModel]) -> None:
-        if not isinstance(message, model):  # a null or binary payload comes through whatever the annotation says
-            raise ApplicationError(f"Send one JSON object: {model.__name__}.", type=Reason.BODY_MALFORMED.value)
+    def _check_open(self, body: RawValue, model: type[BaseModel], bytes_max: int = saga.MESSAGE_BYTES_MAX) -> None:
+        check_body(body, model, bytes_max)
         if self._state.stage is Stage.FINISHED:
             raise ApplicationError("The intent has its outcome; nothing can change it.", type=Reason.TOO_LATE.value)
 

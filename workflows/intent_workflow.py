@@ -12,15 +12,12 @@ from datetime import timedelta
 from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel
-from pydantic_core import from_json
 from temporalio import workflow
-from temporalio.api.common.v1 import Payload
 from temporalio.common import RawValue, RetryPolicy, SearchAttributeKey, SearchAttributePair
 from temporalio.exceptions import ActivityError, ApplicationError, CancelledError
 from temporalio.exceptions import TimeoutError as TemporalTimeoutError
 
 from contracts import saga
-from contracts.base import JsonObject, as_object
 from contracts.envelope import Cause, Envelope, Meta, intent_envelope
 from contracts.errors import ErrorInfo, SagaError
 from contracts.plan import PlannedStep
@@ -30,6 +27,7 @@ from workflows import commands as do
 from workflows import events as on
 from workflows.details import markdown
 from workflows.growing import Growing
+from workflows.reading import NO_INPUT, read
 from workflows.reducer import advance, begin
 from workflows.state import Stage, State
 
@@ -43,7 +41,6 @@ LOCAL_RETRY: Final = RetryPolicy(
 ENGINE_RETRY: Final = RetryPolicy(initial_interval=timedelta(milliseconds=500), maximum_interval=timedelta(seconds=10))
 REMOTE_COMMITS_SECONDS: Final = 8.0
 TOOLS_BYTES_MAX: Final = 1_800
-NO_INPUT: Final = RawValue(Payload())
 BY_TEMPORAL: Final = saga.Cancellation(reason="cancelled in Temporal", requested_by="temporal")
 
 _STATE: Final = SearchAttributeKey.for_keyword(saga.SEARCH_STATE)
@@ -70,7 +67,7 @@ class IntentWorkflow(Growing):
         self._finish: do.Finish | None = None
         self._refused: Counter[str] = Counter()
         self._adding = asyncio.Lock()
-        self._words = self._signals = 0
+        self._words = self._words_bytes = self._unanswered = self._signals = 0
         self._state, self._first = begin()
 
     @workflow.run
@@ -390,20 +387,6 @@ async def pause(seconds: float) -> None:
     """Wait by a durable timer; not at all for nothing, which costs no event."""
     if seconds > 0:
         await workflow.sleep(timedelta(seconds=seconds))
-
-
-def read(request: RawValue) -> JsonObject | None:
-    """Decode the workflow's input; anything but a JSON object (RFC 8259) is as good as none, and admission says so.
-
-    Left to the SDK, what cannot be decoded would fail the workflow task, again and again for ever, and NaN would
-    become null.
-    """
-    if request.payload.metadata.get("encoding") != b"json/plain":
-        return None
-    try:
-        return as_object(from_json(request.payload.data, allow_inf_nan=False))
-    except ValueError:
-        return None
 
 
 def fitting(tools: tuple[str, ...]) -> list[str]:

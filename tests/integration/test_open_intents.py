@@ -6,12 +6,17 @@ from collections.abc import AsyncGenerator
 
 import pytest
 from psycopg.errors import InsufficientPrivilege
+from temporalio.api.common.v1 import Payload
+from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client, WorkflowUpdateFailedError
+from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
+from temporalio.service import RetryConfig
 
 from activities.adding import Adding
 from contracts.base import JsonObject
-from contracts.opening import AddRequest, OpenAnswer
+from contracts.errors import SagaError
+from contracts.opening import WAITING_MAX, AddRequest, OpenAnswer
 from contracts.plan import Plan
 from contracts.reasons import Reason
 from contracts.risk import Policy
@@ -29,8 +34,11 @@ from tests.support.sagas import (
 )
 from tests.support.samples import look, note
 from worker.check import check
+from worker.messages import Messages
+from worker.opening import Openings
 from worker.settings import Settings
 from worker.sweep import Sweep
+from workflows.intent_workflow import refusal_of
 
 
 @pytest.fixture
@@ -390,6 +398,139 @@ async def test_a_message_of_another_shape_is_refused_before_history(sagas: Sagas
         await intent.say("add_step", {"step": "freeze"})
 
     assert (await intent.commit()).outcome == "COMMITTED"
+
+
+def raw(data: bytes, encoding: bytes = b"json/plain") -> RawValue:
+    return RawValue(Payload(metadata={"encoding": encoding}, data=data))
+
+
+UNREADABLE = {
+    "one key twice": (b'{"step": {"step_id": "x", "tool": "a", "tool": "b"}}', Reason.BODY_MALFORMED, "step.tool"),
+    "one outer key twice": (b'{"step": {}, "step": {"step_id": "x"}}', Reason.BODY_MALFORMED, "step"),
+    "no number": (b'{"step": {"step_id": NaN}}', Reason.BODY_MALFORMED, "step.step_id"),
+    "an endless number": (b'{"step": {"arguments": {"n": 1e999}}}', Reason.ARGUMENTS_INVALID, "step.arguments.n"),
+    "a fraction": (b'{"step": {"arguments": {"n": 1.5}}}', Reason.ARGUMENTS_INVALID, "step.arguments.n"),
+    "no JSON": (b'{"step": ', Reason.BODY_MALFORMED, ""),
+    "no UTF-8": (b'{"step": "\xff"}', Reason.BODY_MALFORMED, ""),
+    "no object": (b"[]", Reason.BODY_MALFORMED, ""),
+    "no step": (b'{"step": "freeze"}', Reason.ARGUMENTS_INVALID, "step"),
+    "another field": (b'{"step": {}, "steps": []}', Reason.ARGUMENTS_INVALID, "steps"),
+}
+
+
+@pytest.mark.parametrize(("body", "reason", "path"), UNREADABLE.values(), ids=UNREADABLE)
+async def test_an_unreadable_add_is_refused_by_name_and_leaves_nothing_in_history(
+    sagas: Sagas, body: bytes, reason: Reason, path: str
+) -> None:
+    intent = await opened(sagas)
+    before = await length(intent)
+
+    refused = await refusal(intent, "add_step", raw(body))
+
+    assert refused.reason is reason
+    assert [problem.path for problem in refused.info.fields] == [path]
+    assert await length(intent) == before
+    assert (await intent.abort()).outcome == "NOT_APPLIED"
+
+
+UPDATES = ("open", "add_step", "commit", "abort", "cancel", "decide", "resolve")
+
+
+@pytest.mark.parametrize("update", UPDATES)
+async def test_what_is_too_large_or_binary_leaves_nothing_in_history(sagas: Sagas, update: str) -> None:
+    intent = await opened(sagas)
+    before = await length(intent)
+
+    large = [await refusal(intent, update, raw(b"{" + b" " * 1_900_000 + b"}")) for _ in range(3)]
+    binary = await refusal(intent, update, raw(b"{}", b"binary/plain"))
+
+    assert {refused.reason for refused in large} == {Reason.BODY_TOO_LARGE}
+    assert large[0].info.details["size_bytes"] == 1_900_002
+    assert binary.reason is Reason.BODY_MALFORMED
+    assert await length(intent) == before
+    assert (await intent.commit()).outcome == "COMMITTED"
+
+
+async def test_the_bytes_of_all_updates_are_bounded_and_commit_still_comes_through(
+    sagas: Sagas, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("contracts.opening.UPDATES_BYTES_MAX", 5_000)
+    intent = await opened(sagas)
+    unknown = {"step_id": "x", "tool": "book_sample_trip", "arguments": {"text": "t" * 3_000}}
+    first = await intent.add(unknown)
+
+    refused = await refusal(intent, "add_step", {"step": unknown})
+
+    assert not first.accepted
+    assert refused.reason is Reason.RATE_LIMITED
+    assert (await intent.add(note("one"))).accepted
+    assert (await intent.commit()).outcome == "COMMITTED"
+
+
+async def test_adds_wait_in_a_bounded_queue_that_leaves_room_to_stop_the_intent(sagas: Sagas) -> None:
+    intent = await opened(sagas)
+    gate = sagas.behaviour.hold("n0")
+    adding = [await intent.begin_adding(note(f"n{number}")) for number in range(WAITING_MAX)]
+    await gate.arrived()
+
+    add, commit = [await refusal(intent, *word) for word in (("add_step", {"step": note("more")}), ("commit", {}))]
+    cancelled = await sagas.update(intent.handle, "cancel", {})
+    gate.open()
+
+    assert (add.reason, commit.reason) == (Reason.RATE_LIMITED, Reason.RATE_LIMITED)
+    assert cancelled.accepted
+    assert outcome(await intent.result()) in (("COMPENSATED", "cancelled"), ("NOT_APPLIED", "cancelled"))
+    assert len(adding) == WAITING_MAX
+
+
+@pytest.mark.parametrize("word", ["cancel", "abort"])
+async def test_what_stops_an_intent_goes_as_a_signal_where_temporal_takes_no_more_updates(
+    sagas: Sagas, monkeypatch: pytest.MonkeyPatch, word: str
+) -> None:
+    monkeypatch.setattr("contracts.opening.WAITING_MAX", 10)
+    intent = await opened(sagas)
+    gate = sagas.behaviour.hold("n0")
+    adding = [await intent.begin_adding(note(f"n{number}")) for number in range(10)]
+    await gate.arrived()
+    intent_id = sagas.intent(await sagas.status(intent.handle))["intent_id"]
+    client = await impatient(sagas.client)
+
+    if word == "cancel":
+        messages = Messages(client, sagas.engine.database)
+        answer = await messages.cancel(CALLER.tenant, intent_id, requested_by="tester")
+    else:
+        settings = Settings.load(database_url=sagas.database_url, task_queue=sagas.task_queue)
+        answer = await Openings.of(client, sagas.engine, settings).abort(CALLER, intent_id)
+    gate.open()
+
+    assert (answer.status_code, answer.exit_code) == (202, 3)
+    assert (answer.data or {})["accepted"] is None
+    assert outcome(await intent.result())[1] == "cancelled"
+    assert not any(sagas.notes().values())
+    assert len(adding) == 10
+
+
+async def impatient(client: Client) -> Client:
+    """The same Temporal by a client that asks once: the SDK's own asks again for ten seconds."""
+    return await Client.connect(
+        client.service_client.config.target_host,
+        namespace=client.namespace,
+        data_converter=client.data_converter,
+        retry_config=RetryConfig(max_retries=1),
+    )
+
+
+async def refusal(intent: Opened, update: str, message: object) -> SagaError:
+    with pytest.raises(WorkflowUpdateFailedError) as refused:
+        await intent.say(update, message)
+    assert isinstance(refused.value.cause, ApplicationError)
+    return refusal_of(refused.value.cause)
+
+
+async def length(intent: Opened) -> int:
+    """How many events the history has, but those of the tasks in which a validator ran."""
+    events = (await intent.handle.fetch_history()).events
+    return sum("WORKFLOW_TASK" not in EventType.Name(event.event_type) for event in events)
 
 
 @pytest.mark.situation(16)

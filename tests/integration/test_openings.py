@@ -154,6 +154,18 @@ async def test_a_step_that_another_body_cannot_be_read_from_never_leaves_the_doo
     assert refused.value.reason is Reason.BODY_MALFORMED
 
 
+async def test_a_step_in_which_a_key_comes_twice_never_leaves_the_door(openings: Openings) -> None:
+    chat = session()
+    intent_id = await opened(openings, chat)
+    twice = freeze(chat).replace(b'"tool":', b'"tool": "lock_customer_account", "tool":')
+
+    for ask in (openings.add(ANNA, intent_id, twice), openings.commit(ANNA, intent_id, final_step=twice)):
+        with pytest.raises(SagaError) as refused:
+            await ask
+        assert refused.value.reason is Reason.BODY_MALFORMED
+        assert [problem.path for problem in refused.value.info.fields] == ["tool"]
+
+
 async def test_only_the_principal_of_an_open_intent_adds_to_it(openings: Openings) -> None:
     chat = session()
     intent_id = await opened(openings, chat)

@@ -23,7 +23,7 @@ class Opened:
     sagas: Sagas
     handle: Handle
 
-    async def say(self, update: str, message: JsonObject, **more: Any) -> OpenAnswer:  # noqa: ANN401 - the SDK's
+    async def say(self, update: str, message: object, **more: Any) -> OpenAnswer:  # noqa: ANN401 - the SDK's
         """Send an update and wait for the answer; what meets the end of the run is told its outcome, as by the door."""
         try:
             async with asyncio.timeout(BOUND_SECONDS):

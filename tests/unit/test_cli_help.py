@@ -2,6 +2,8 @@
 
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -76,6 +78,22 @@ def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixtu
     assert shown.startswith(f"Usage: backstay {command}")
     if command not in {"worker", "bank", "demo"}:
         assert "--json" in shown
+
+
+def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+    written = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))
+
+    assert run(["--version"]) == 0
+
+    assert capsys.readouterr().out == f"backstay {written['project']['version']}\n"
+
+
+def test_help_names_what_stands_beside_up_and_down(capsys: pytest.CaptureFixture[str]) -> None:
+    run(["--help"])
+
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "make status" in shown
+    assert "make clean" in shown
 
 
 def test_an_approval_that_was_taken_ends_with_0_and_the_help_says_so(capsys: pytest.CaptureFixture[str]) -> None:

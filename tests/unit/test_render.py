@@ -1,10 +1,11 @@
 """How answers look: the same words on a terminal and in a pipe, and no text of an agent steers either."""
 
 import io
-from typing import TYPE_CHECKING
 
+import pytest
 from rich.console import Console
 
+from contracts.base import JsonObject
 from contracts.envelope import (
     Cause,
     Envelope,
@@ -19,11 +20,21 @@ from contracts.envelope import (
 from contracts.errors import FieldProblem, SagaError
 from contracts.reasons import Reason
 from worker.check import parse
-from worker.cli.render import Node, Table, clean, error_node, exactly, fitted, money, plain, problem, saga, tree_of
+from worker.cli.render import (
+    Node,
+    Table,
+    clean,
+    error_node,
+    exactly,
+    fitted,
+    money,
+    plain,
+    problem,
+    saga,
+    show,
+    tree_of,
+)
 from worker.cli.views import tools
-
-if TYPE_CHECKING:
-    from contracts.base import JsonObject
 
 REPORT = IntentReport(
     outcome=Outcome.COMPENSATED,
@@ -115,13 +126,45 @@ def test_an_example_is_json_and_a_problem_of_the_whole_body_has_no_path() -> Non
 
 def test_a_field_that_may_be_null_keeps_its_description() -> None:
     spec = {"properties": {"memo": {"anyOf": [{"type": "string", "description": "A note."}, {"type": "null"}]}}}
-    tool: JsonObject = {"tool": "t@1", "side_effect": "READ_ONLY", "title": "T", "description": "D", "reasons": []}
-    data: JsonObject = {**tool, "input": spec, "output": {}, "compensates_by": None}
 
+    assert "    memo  (optional): A note." in tool_lines(spec)
+
+
+def test_a_tool_shows_its_least_level_and_duty_and_the_words_that_its_fields_take() -> None:
+    colour: JsonObject = {"enum": ["RED", "BLUE"], "type": "string"}
+    properties = {
+        "one": {"$ref": "#/$defs/Colour", "description": "Its colour."},
+        "perhaps": {"anyOf": [{"$ref": "#/$defs/Colour"}, {"type": "null"}]},
+        "several": {"type": "array", "items": {"$ref": "#/$defs/Colour"}},
+        "only": {"const": "GREEN"},
+        "any": {"type": "string"},
+    }
+
+    lines = tool_lines({"properties": properties, "required": list(properties), "$defs": {"Colour": colour}})
+
+    assert "  level L2, duty NONE, at least: arguments can lift both" in lines
+    assert [line.strip() for line in lines if "one of" in line] == ["one of RED, BLUE"] * 3 + ["one of GREEN"]
+
+
+def tool_lines(spec: JsonObject) -> list[str]:
+    tool: JsonObject = {"tool": "t@1", "side_effect": "REVERSIBLE", "title": "T", "description": "D", "reasons": []}
+    data: JsonObject = {**tool, "input": spec, "output": {}, "compensates_by": None, "level": 2, "duty": "NONE"}
     (node,) = tools(Envelope(status_code=200, status=Status.SUCCESS, data=data))
-
     assert isinstance(node, Node)
-    assert "    memo  (optional): A note." in plain(node).splitlines()
+    return plain(node).splitlines()
+
+
+def test_a_printed_table_that_is_wider_than_it_may_be_becomes_a_list(capsys: pytest.CaptureFixture[str]) -> None:
+    cells = (("freeze", "COMPENSATED (freeze)"),)
+
+    show([Table(("landed", "refused"), cells, width_max=30), Table(("landed", "refused"), cells, width_max=20)])
+
+    assert capsys.readouterr().out.splitlines() == [
+        "landed  refused",
+        "freeze  COMPENSATED (freeze)",
+        "freeze",
+        "  refused: COMPENSATED (freeze)",
+    ]
 
 
 def test_an_error_that_a_step_said_is_shown_once_also_when_the_end_left_something_else() -> None:

@@ -6,7 +6,7 @@ A process that had Temporal's client inside may abort at interpreter exit after 
 
 import os
 import sys
-from typing import Any, Final, NoReturn
+from typing import Annotated, Any, Final, NoReturn
 
 import typer
 from typer.core import TyperGroup
@@ -40,8 +40,29 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    help="A durable saga engine for agents' writes. `backstay up` starts it on this machine; `backstay demo` shows it.",
+    help="A durable saga engine for agents' writes. `backstay up` starts it on this machine, `backstay demo` shows it;"
+    " in a checkout `make status` tells what runs, and `make clean` removes it with its data.",
 )
+
+
+def _version(asked: bool) -> None:  # noqa: FBT001 - as typer calls it
+    if asked:
+        from importlib.metadata import version  # noqa: PLC0415 - only who asks pays for it
+
+        typer.echo(f"backstay {version('backstay')}")
+        raise typer.Exit
+
+
+@app.callback()
+def backstay(
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and end.")
+    ] = False,
+) -> None:
+    """Say what all commands share."""
+
+
 app.add_typer(opening.app, name="intent")
 app.command()(intents.why)
 app.command()(intents.key)

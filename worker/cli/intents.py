@@ -80,7 +80,15 @@ def _interrupted(accepted: list[str]) -> str:
 
 
 @app.command()
-def show(intent_id: IntentId, *, tenant: Tenant = None, as_json: AsJson = False) -> None:
+def show(
+    intent_id: IntentId,
+    *,
+    wait: Annotated[
+        float, typer.Option(min=0, max=3600, help="Seconds to wait until it has ended, or rests for somebody to act.")
+    ] = 0.0,
+    tenant: Tenant = None,
+    as_json: AsJson = False,
+) -> None:
     """Print how an intent stands, from the tables.
 
     Exit codes as of post: 0 committed, 1 refused or compensated, 3 on its way, 4 parked.
@@ -88,7 +96,9 @@ def show(intent_id: IntentId, *, tenant: Tenant = None, as_json: AsJson = False)
     from worker.cli import running, views  # noqa: PLC0415 - as above
 
     async def work(opened: "Session") -> "Envelope":
-        return await (await opened.door()).show(opened.tenant, intent_id)
+        from worker.waiting import at_rest  # noqa: PLC0415 - as above
+
+        return await at_rest(await opened.door(), opened.tenant, intent_id, within_seconds=wait)
 
     running.answer(work, views.intent, as_json=as_json, tenant=tenant)
 

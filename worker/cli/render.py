@@ -52,11 +52,15 @@ class Node:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows under headings, only the last of which wraps; `empty` is said when there are none."""
+    """Rows under headings, only the last of which wraps; `empty` is said when there are none.
+
+    `width_max`: printed where there is no terminal, a wider one becomes a list, too.
+    """
 
     headings: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     empty: str = "none"
+    width_max: int | None = None
 
 
 View = Node | Table | str
@@ -73,7 +77,8 @@ def show(views: Iterable[View]) -> None:
                 console.print(_rich(part))
         return
     for view in views:
-        sys.stdout.write(plain(view))
+        for part in (view,) if not isinstance(view, Table) or view.width_max is None else fitted(view, view.width_max):
+            sys.stdout.write(plain(part))
 
 
 def fitted(view: View, width: int) -> Iterable[View]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 from contracts import table
 from contracts.base import JsonObject
@@ -12,6 +12,9 @@ from contracts.envelope import Envelope, StepReport
 from contracts.proof import Proof
 from contracts.question import Question
 from worker.cli.render import Node, Table, View, clean, exactly, facts, money, pairs, saga, step, taken
+
+PRINTED_WIDTH_MAX: Final = 160
+"""A table of long cells that is wider is no use in a file or a pipe either."""
 
 
 def intent(envelope: Envelope) -> Iterable[View]:
@@ -87,7 +90,7 @@ def message(envelope: Envelope) -> Iterable[View]:
     found = data(envelope)
     yield f"{clean(found['message'])}  (outcome now: {found['outcome']})"
     if envelope.meta.poll_after_ms is not None:
-        yield f"next: backstay intent show {envelope.meta.intent_id}"
+        yield f"next: backstay intent show {envelope.meta.intent_id} --wait 30"
 
 
 def opened(envelope: Envelope) -> Iterable[View]:
@@ -228,7 +231,7 @@ def preview(envelope: Envelope) -> Iterable[View]:
     )
     rows, left_out = table.lines(proof)
     yield "\nwhere each failure ends"
-    yield Table(table.headings(proof), rows)
+    yield Table(table.headings(proof), rows, width_max=PRINTED_WIDTH_MAX)
     yield from table.notes(proof)
     if left_out:
         yield f"{left_out} more lines are not shown; --json has the proof."
@@ -296,6 +299,7 @@ def tools(envelope: Envelope) -> Iterable[View]:
         f"{found['tool']}  {found['side_effect']}  {found['title']}",
         (
             Node(found["description"]),
+            Node(f"level L{found['level']}, duty {found['duty']}, at least: arguments can lift both"),
             Node("takes", tuple(_field(name, spec, found["input"]) for name, spec in _properties(found["input"]))),
             Node("gives", tuple(_field(name, spec, found["output"]) for name, spec in _properties(found["output"]))),
             Node("may refuse with", tuple(Node(reason) for reason in found["reasons"])),
@@ -361,4 +365,14 @@ def _field(name: str, spec: JsonObject, schema: JsonObject) -> Node:
     need = "" if name in schema.get("required", []) else "  (optional)"
     said = [spec, *spec.get("anyOf", [])]  # what may be null says what it is inside
     description = next((one["description"] for one in said if "description" in one), "")
-    return Node(f"{name}{need}: {description}")
+    words = tuple(word for one in said for word in _words(one, schema))
+    return Node(f"{name}{need}: {description}", (Node(f"one of {', '.join(words)}"),) if words else ())
+
+
+def _words(spec: JsonObject, schema: JsonObject) -> list[str]:
+    """The words that a field takes, wherever its schema has them; none where it takes any."""
+    inside = [*spec.get("allOf", []), *([spec["items"]] if "items" in spec else [])]
+    if "$ref" in spec:
+        inside.append(schema.get("$defs", {}).get(spec["$ref"].rpartition("/")[2], {}))
+    own = [spec["const"]] if "const" in spec else spec.get("enum", [])
+    return [*map(str, own), *(word for one in inside for word in _words(one, schema))]
