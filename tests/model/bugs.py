@@ -33,7 +33,7 @@ class Bug(NamedTuple):
     """What the layers other than the model run."""
 
 
-REDUCERS: Final = ("tests/unit/test_reducer.py", "tests/unit/test_reducer_remote.py")
+REDUCERS: Final = tuple(f"tests/unit/test_reducer{part}.py" for part in ("", "_back", "_people", "_runs", "_remote"))
 
 BUGS: Final[tuple[Bug, ...]] = (
     Bug(

@@ -48,7 +48,7 @@ GROUPS: Final = {
     ),
     "reducer": Group(
         tuple(f"workflows/{name}.py" for name in ("reducer", "forward", "backward", "moves")),
-        tuple(f"tests/unit/test_reducer{part}.py" for part in ("", "_late", "_open", "_remote", "_memory")),
+        tuple(str(path.relative_to(ROOT)) for path in sorted((ROOT / "tests" / "unit").glob("test_reducer*.py"))),
     ),
     "barrier": Group(
         ("activities/barrier.py",),

@@ -19,8 +19,8 @@ from contracts.saga import (
     ResolutionAnswer,
     StepResult,
 )
+from tests.support.memory import CANCEL, Saga, close_of, compensated, executed, finish_of, only
 from tests.support.plans import KEY, chain, landed, plan, step
-from tests.unit.test_reducer import CANCEL, Saga, close_of, compensated, executed, finish_of, only
 from tests.unit.test_reducer_remote import Remote, looked_up, park_of
 from workflows import commands as do
 from workflows import events as on

@@ -9,8 +9,8 @@ from contracts.plan import Plan
 from contracts.reasons import Reason
 from contracts.saga import Ask, Closed, EffectSeen, IntentPhase, ParkReason, Sighting
 from contracts.tool import Dispatch
+from tests.support.memory import CANCEL, Saga, close_of, compensated, executed, only
 from tests.support.plans import chain, landed
-from tests.unit.test_reducer import CANCEL, Saga, close_of, compensated, executed, only
 from workflows import commands as do
 from workflows import events as on
 from workflows.state import Stage
