@@ -7,11 +7,13 @@ import pytest
 from psycopg.errors import CheckViolation, InsufficientPrivilege
 from temporalio.client import Client
 
+from activities.locks import unlock
 from activities.packs.notices import PACK as NOTICES
 from activities.packs.records import PACK as RECORDS
 from contracts.base import JsonObject
 from contracts.envelope import Envelope
 from contracts.reasons import Reason
+from tests.support.opened import opened
 from tests.support.sagas import BOUND_SECONDS, Sagas, approval, outcome, request, serve, states
 from tests.support.samples import note
 
@@ -150,6 +152,22 @@ async def test_a_restored_deletion_is_done_again_when_the_restoring_is_compensat
     assert outcome(envelope) == ("COMPENSATED", "refused")
     assert living(sagas) == 1
     assert sagas.one("select state from records.deletions")["state"] == "DELETED"
+
+
+async def test_a_deletion_that_was_restored_after_an_unlock_does_not_commit(sagas: Sagas) -> None:
+    intent = await opened(sagas)
+    added = await intent.add(delete())
+    assert added.step is not None
+    deletion = (added.step.output or {})["deletion_id"]
+    await unlock(sagas.engine.database, f"file:{FILE}", tenant="bank", operator="operator", reason="it hangs")
+    assert outcome(await sagas.run(restore(deletion))) == ("COMMITTED", "none")
+
+    answer = await intent.commit()
+
+    assert (answer.accepted, answer.outcome) == (False, "COMPENSATED")
+    assert answer.error is not None
+    assert answer.error.code is Reason.RESOURCE_LOCKED
+    assert living(sagas) == LETTERS + 1
 
 
 async def test_nobody_purges_what_an_open_intent_may_still_restore(sagas: Sagas) -> None:
