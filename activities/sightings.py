@@ -5,6 +5,7 @@ asked earlier proves nothing), or when it promised never to carry the key out.
 """
 
 import asyncio
+import json
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, LiteralString
@@ -188,6 +189,9 @@ async def _write(transaction: Transaction, tool: AnyRemoteTool, call: LookupCall
             return _undecided(tool, call, standing, attempt)
         return _decided(tool, call, standing, attempt, effect)
     mismatched = said.wrong or "mismatch" in known_of(attempt)
+    refusal = seen.refused if isinstance(seen, NotLanded) and not (mismatched or said.is_fenced) else None
+    if refusal is not None and refusal.reason.is_definite:  # nothing that is on its way lands either
+        return await _refused(transaction, tool, call, standing, attempt, refusal)
     if isinstance(seen, NotLanded) and not mismatched and (said.is_fenced or _is_settled(asked, seen)):
         return await _not_landed(transaction, tool, call, standing, attempt, is_fenced=said.is_fenced)
     known = _seen(attempt, seen, wrong=said.wrong)
@@ -210,6 +214,17 @@ def _after(attempt: Row, seconds: float) -> str:
 def _is_settled(asked: Row, seen: NotLanded) -> bool:
     """True when nothing could land any more by the time the downstream was asked."""
     return bool(asked["past_flight"]) and (seen.changes_until is None or seen.changes_until <= asked["asked_at"])
+
+
+async def _refused(  # noqa: PLR0917 - a step, and what was said of it
+    transaction: Transaction, tool: AnyRemoteTool, call: LookupCall, standing: Row, attempt: Row, refusal: SagaError
+) -> Sighting:
+    """It was refused for good, and whoever asked did not hear it: an answer as if he had."""
+    known: JsonObject = {"refusal": refusal.info.model_dump(mode="json")}
+    await note(transaction, call.step_key, attempt["sends"], "REFUSED", known)
+    told: JsonObject = {"reason": refusal.reason.value, "message": str(refusal)}
+    await tell(transaction, tool.contract, standing, attempt, "refusal", told)
+    return _decided(tool, call, standing, attempt | {"state": "REFUSED", "known": json.dumps(known)}, None)
 
 
 def _undecided(

@@ -84,9 +84,13 @@ class Landed(Generic[Out]):
 
 @dataclass(frozen=True, kw_only=True)
 class NotLanded:
-    """The downstream has not carried the key out; it says that it may still do so until `changes_until` (aware)."""
+    """The downstream has not carried the key out; it says that it may still do so until `changes_until` (aware).
+
+    `refused`: it said no for good, and will to whatever else comes under this key; a definite reason.
+    """
 
     changes_until: datetime | None = None
+    refused: SagaError | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

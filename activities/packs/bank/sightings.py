@@ -107,6 +107,9 @@ def _meaning(answer: KeyAnswer, order: Order) -> Movement | NotLanded | Unknown:
         if different := order.differences(answer.movements[0]):
             raise _mismatch(answer, different)
         return answer.movements[0]
+    if answer.status is KeyStatus.DECLINED and answer.may_still_land_until is None:
+        declined = SagaError(Reason.WRONG_STATE, f"The bank declined the order under key {answer.key}.")
+        return NotLanded(refused=declined)
     return NotLanded(changes_until=answer.may_still_land_until)
 
 

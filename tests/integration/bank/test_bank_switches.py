@@ -106,12 +106,17 @@ async def test_a_declined_card_is_a_refusal_and_what_came_before_is_taken_back(a
     at.agree(ended)
 
 
-async def test_a_decline_whose_answer_is_lost_is_a_refusal_in_the_end(at: Trial) -> None:
+async def test_a_decline_whose_answer_is_lost_is_found_by_its_key_and_not_sent_again(at: Trial) -> None:
     at.bank.switch("drop_reply")
 
     ended = await at.sagas.run(charge(card_id="K90000001"))
 
     assert outcome(ended) == ("NOT_APPLIED", "refused")
+    assert states(ended) == {"charge": "REFUSED"}
+    assert ended.error is not None
+    assert ended.error.code == "WRONG_STATE"
+    attempt = at.attempts(ended)["charge", "execute"]
+    assert (attempt["state"], attempt["sends"]) == ("REFUSED", 1)
     assert at.booked(ended) == []
 
 
