@@ -5,7 +5,7 @@ when all that was added before it is done. Mixed into the workflow, which carrie
 """
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Final
 
@@ -106,7 +106,7 @@ class Growing(Hearing):
         self._check_word(body, opening.Abort)
 
     @contextmanager
-    def _counted(self, body: RawValue) -> Iterator[None]:
+    def _counted(self, body: RawValue) -> Generator[None]:
         """Count an update, and that it is unanswered as long as this lasts."""
         self._words += 1
         self._words_bytes += len(body.payload.data)

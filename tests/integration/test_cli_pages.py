@@ -132,8 +132,10 @@ def typed(
     ours = dict(known) | ({written[0]: intent_id} if intent_id else {})
     said = ""
     for line in (line for line in shown.splitlines() if line.startswith("$ backstay ")):
-        meant = [ours.get(part, part) for part in re.split(f"({INTENT_ID})", line)]
-        words = shlex.split("".join(meant))[2:]
+        meant = line
+        for theirs, own in ours.items():
+            meant = meant.replace(theirs, own)
+        words = shlex.split(meant)[2:]
         done = shell.run(*(str(files / word) if word.endswith(".json") else word for word in words))
         fresh = [found for found in dict.fromkeys(re.findall(INTENT_ID, done.output)) if found not in ours.values()]
         ours |= dict(zip((theirs for theirs in written if theirs not in ours), fresh, strict=False))

@@ -473,7 +473,8 @@ async def test_adds_wait_in_a_bounded_queue_that_leaves_room_to_stop_the_intent(
     adding = [await intent.begin_adding(note(f"n{number}")) for number in range(WAITING_MAX)]
     await gate.arrived()
 
-    add, commit = [await refusal(intent, *word) for word in (("add_step", {"step": note("more")}), ("commit", {}))]
+    add = await refusal(intent, "add_step", {"step": note("more")})
+    commit = await refusal(intent, "commit", {})
     cancelled = await sagas.update(intent.handle, "cancel", {})
     gate.open()
 
