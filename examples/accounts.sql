@@ -1,4 +1,5 @@
--- The accounts that examples/intents name. Opening and funding is the owner's: no agent and no tool can do it.
+-- The accounts that examples/intents name, and a customer's file with five records. All of it is the owner's: no agent and
+-- no tool can open or fund an account.
 --
 --     psql -X -v ON_ERROR_STOP=1 -f examples/accounts.sql "$DATABASE_URL"
 
@@ -23,5 +24,9 @@ insert into bank.objects values ('B00000001', 'demo-bank', 'demo-customer'),  --
                                 ('P00000001', 'demo-bank', 'demo-customer'),  -- is paid
                                 ('K00000001', 'demo-bank', 'demo-customer'),  -- a card
                                 ('K90000001', 'demo-bank', 'demo-customer');  -- a card that the bank declines
+
+insert into records.files (file_id, tenant, principal) values ('F00000017', 'demo-bank', 'demo-customer');
+insert into records.records (file_id, category, content)
+    select 'F00000017', 'CORRESPONDENCE', 'letter ' || n from generate_series(1, 5) n;
 
 commit;

@@ -4,12 +4,16 @@ import json
 import re
 import shlex
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
-from tests.support.house import CASH
-from tests.support.shell import ROOT, SECONDS_MAX, Shell, shown_once
+import psycopg
+
+from tests.support.shell import ROOT, SECONDS_MAX, Shell
 from worker.stack.processes import wait_until
+
+INTENT_ID = r"int_[a-z2-7]{26}"
 
 
 def page(name: str) -> str:
@@ -18,7 +22,7 @@ def page(name: str) -> str:
 
 
 def test_the_example_of_composing_an_intent_is_sound(shell: Shell, tmp_path: Path) -> None:
-    whole, late = re.findall(r"```json\n(.*?)```", page("intents.md"), re.DOTALL)
+    whole, late, _fallback = re.findall(r"```json\n(.*?)```", page("intents.md"), re.DOTALL)
     bound = json.loads(whole)
     look = {"step_id": "read", "tool": "check_account_balance", "arguments": {"account_id": "A00000001"}}
     bound["steps"] = [look, json.loads(late)]
@@ -34,7 +38,7 @@ def test_the_example_of_composing_an_intent_is_sound(shell: Shell, tmp_path: Pat
 
 
 def test_a_proof_reads_as_its_page_shows(shell: Shell) -> None:
-    findings, _, ends = re.findall(r"```\n(.*?)```", page("proofs.md"), re.DOTALL)
+    findings, _refusal, ends, _with_fallback = re.findall(r"```\n(.*?)```", page("proofs.md"), re.DOTALL)
 
     printed = shell.run("plan", str(ROOT / "examples" / "intents" / "02-later-step-refuses.json"))
 
@@ -43,32 +47,44 @@ def test_a_proof_reads_as_its_page_shows(shell: Shell) -> None:
 
 
 def test_the_parked_saga_is_repaired_as_its_page_shows(shell: Shell, tmp_path: Path) -> None:
-    shell.sql("select ledger.open_account('A10000001', 'demo-bank', 'anna', 'CURRENT', 'EUR')")
-    shell.sql(f"select ledger.fund_account('A10000001', '{CASH}', 10000)")
-    (chain,) = re.findall(r"```json\n(.*?)```", page("repair.md"), re.DOTALL)
-    (tmp_path / "chain.json").write_text(chain, encoding="utf-8")
-    posted = shell.run("intent", "post", str(tmp_path / "chain.json"), "--json", "--no-wait")
-    marker = shell.faults / "pause-before:transfer_customer_funds@1"
-    assert wait_until(marker.exists, timeout_seconds=SECONDS_MAX)
-    shell.sql("select ledger.close_account('A10000001')")
-    (shell.faults / f"{marker.name}.end").touch()
-    resting = shown_once(shell, posted.intent_id, code=4)
-    (shown,) = re.findall(r"```console\n(.*?)```", page("repair.md"), re.DOTALL)
+    customer = written_files(shell, "repair.md", tmp_path)
+    opening, closing = re.findall(r"```sql\n(.*?)```", page("repair.md"), re.DOTALL)
+    landing, parking = re.findall(r"```console\n(.*?)```", page("repair.md"), re.DOTALL)
 
-    def when_it_rests() -> None:
-        shown_once(shell, posted.intent_id, code=4)
+    shell.sql(opening)
+    landed = typed(customer, landing, "", files=tmp_path)
+    shell.sql(closing)
+    (intent_id,) = set(re.findall(INTENT_ID, landed))
+    parked = typed(customer, parking, intent_id)
 
-    def when_it_ended() -> None:
-        shown_once(shell, posted.intent_id, code=1)
+    assert neutral(landed) == neutral(landing)
+    assert neutral(parked) == neutral(parking)
 
-    said = typed(shell, shown, posted.intent_id, after={" retry": when_it_rests, " --evidence": when_it_ended})
 
-    assert {step["step_id"]: step["state"] for step in resting.data["steps"]} == {
-        "freeze": "DONE",
-        "debit": "PARKED",
-        "transfer": "REFUSED",
-    }
-    assert neutral(said) == neutral(shown)
+def test_the_example_of_locks_runs_and_says_what_it_shows(shell: Shell, tmp_path: Path) -> None:
+    customer = written_files(shell, "locks.md", tmp_path)
+    accounts = (ROOT / "examples" / "accounts.sql").read_text(encoding="utf-8")
+    shell.sql(accounts[accounts.index("insert into records.files") : accounts.index("commit;")])
+    deleting, waiting = re.findall(r"```console\n(.*?)```", page("locks.md"), re.DOTALL)
+
+    def when_it_waits() -> None:
+        with psycopg.connect(shell.url, autocommit=True) as connection:
+            query = "select 1 from backstay.lock_conflicts"
+            assert wait_until(lambda: connection.execute(query).fetchone() is not None, timeout_seconds=SECONDS_MAX)
+
+    deleted = typed(customer, deleting, "", files=tmp_path)
+    (intent_id,) = set(re.findall(INTENT_ID, deleted))
+    waited = typed(
+        customer,
+        waiting.replace(re.findall(INTENT_ID, deleting)[0], intent_id),
+        "",
+        files=tmp_path,
+        known={intent_id: intent_id},
+        after={"--no-wait": when_it_waits},
+    )
+
+    assert neutral(deleted) == neutral(deleting)
+    assert neutral(waited) == neutral(waiting)
 
 
 def test_the_example_of_open_intents_runs_and_says_what_it_shows(shell: Shell, tmp_path: Path) -> None:
@@ -90,24 +106,39 @@ def test_the_example_of_reservations_runs_and_says_what_it_shows(shell: Shell, t
         assert neutral(said) == neutral(shown)
 
 
+def written_files(shell: Shell, name: str, directory: Path) -> Shell:
+    """Write the files that a page shows, and be the customer of the example accounts."""
+    for file, text in re.findall(r"`(\w+\.json)`:\n\n```json\n(.*?)```", page(name), re.DOTALL):
+        (directory / file).write_text(text, encoding="utf-8")
+    who = {"BACKSTAY_PRINCIPAL": "demo-customer", "BACKSTAY_AGENT": "demo-agent"}
+    return replace(shell, environment=shell.environment | who)
+
+
 def typed(
     shell: Shell,
     shown: str,
     intent_id: str,
     *,
     files: Path = ROOT,
+    known: Mapping[str, str] = MappingProxyType({}),
     after: Mapping[str, Callable[[], None]] = MappingProxyType({}),
 ) -> str:
-    """Type what a page shows, about an intent of our own (empty: the one that the first line makes).
+    """Type what a page shows, about intents of our own: `intent_id` stands for the page's first, unless it is empty.
 
-    `after`: what to wait for once a line with these words is answered.
+    An id that a command prints first stands for the next one of the page; `known` is what others stand for. `after`:
+    what to wait for once a line with these words is answered.
     """
-    (written,) = set(re.findall(r"int_[a-z2-7]{26}", shown))
+    written = list(dict.fromkeys(re.findall(INTENT_ID, shown)))
+    ours = dict(known) | ({written[0]: intent_id} if intent_id else {})
     said = ""
     for line in (line for line in shown.splitlines() if line.startswith("$ backstay ")):
-        words = shlex.split(line.replace(written, intent_id))[2:]
+        meant = line
+        for theirs, own in ours.items():
+            meant = meant.replace(theirs, own)
+        words = shlex.split(meant)[2:]
         done = shell.run(*(str(files / word) if word.endswith(".json") else word for word in words))
-        intent_id = intent_id or re.findall(r"int_[a-z2-7]{26}", done.output)[0]
+        fresh = [found for found in dict.fromkeys(re.findall(INTENT_ID, done.output)) if found not in ours.values()]
+        ours |= dict(zip((theirs for theirs in written if theirs not in ours), fresh, strict=False))
         said += f"{line}\n{done.output}{done.errors}"
         for wait in (wait for words, wait in after.items() if words in line):
             wait()
@@ -116,4 +147,4 @@ def typed(
 
 def neutral(text: str) -> str:
     """Words without ids, numbers and times."""
-    return re.sub(r"int_[a-z2-7]{26}|[0-9a-f]{64}|\b[HCM]\w{5,}|#\d+|\d{4}-\d\d-\d\dT[\d:.+Z]+|\b\d{5,}\b", "_", text)
+    return re.sub(r"int_[a-z2-7]{26}|[0-9a-f]{64}|\b[CDHM]\w{5,}|#\d+|\d{4}-\d\d-\d\dT[\d:.+Z]+|\b\d{5,}\b", "_", text)

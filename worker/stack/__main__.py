@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import shutil
 import sys
 
@@ -10,6 +11,7 @@ from worker import stdio
 from worker.identity import IdentityError, check_identity
 from worker.settings import Settings, SettingsError
 from worker.stack import detached
+from worker.stack.binaries import installed_postgres
 from worker.stack.layout import backstay_root
 from worker.stack.processes import StackError
 from worker.stack.state import StackState
@@ -47,6 +49,7 @@ def status(settings: Settings) -> int:
         say(f"{name:<9} " + (f"runs, process {state.processes[name].pid}" if runs else "does not run"))
     if running["postgres"]:
         say(f"database  {state.database_url}")
+        say(f"psql      {installed_postgres() / 'psql'} -X {shlex.quote(state.database_url)}")
     if running["temporal"]:
         say(f"temporal  {state.temporal_address}, Web UI {state.ui_url}")
     if running["bank"]:
