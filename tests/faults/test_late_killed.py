@@ -8,7 +8,7 @@ from tests.faults.support.intents import FREEZE, OPENED_CENTS, Steps, debit, fre
 from tests.faults.support.world import Posted, World
 
 GRADE = "grade_step"
-POINTS: tuple[tuple[str, Point], ...] = ((GRADE, "written"), (GRADE, "committed"), (FREEZE, "begin"))
+POINTS: tuple[tuple[str, Point], ...] = ((GRADE, "committed"), (FREEZE, "begin"))
 
 
 def emptying(account: str) -> Steps:
@@ -25,7 +25,7 @@ def grades(posted: Posted) -> dict[str, str]:
     return {row["step_id"]: row["duty"] for row in rows}
 
 
-@pytest.mark.parametrize(("activity", "point"), POINTS)
+@pytest.mark.parametrize(("activity", "point"), [*POINTS, pytest.param(GRADE, "written", marks=pytest.mark.slow)])
 async def test_a_late_step_is_graded_once_whoever_dies_between_grade_and_step(
     world: World, activity: str, point: Point
 ) -> None:

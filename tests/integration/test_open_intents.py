@@ -484,7 +484,7 @@ async def test_adds_wait_in_a_bounded_queue_that_leaves_room_to_stop_the_intent(
     assert len(adding) == WAITING_MAX
 
 
-@pytest.mark.parametrize("word", ["cancel", "abort"])
+@pytest.mark.parametrize("word", ["cancel", pytest.param("abort", marks=pytest.mark.slow)])
 async def test_what_stops_an_intent_goes_as_a_signal_where_temporal_takes_no_more_updates(
     sagas: Sagas, monkeypatch: pytest.MonkeyPatch, word: str
 ) -> None:

@@ -24,7 +24,7 @@ from tests.support.ledger import invariants
 from tests.support.reserving import held
 from tests.support.samples import note
 
-ROUNDS: Final = 120
+ROUNDS: Final = 60
 PAYER: Final = "A00000001"
 SHOP: Final = "S00000002"
 FRIEND: Final = "A00000003"

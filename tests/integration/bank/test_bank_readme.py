@@ -42,7 +42,7 @@ async def test_the_remote_tool_of_the_readme_does_what_it_shows(
     steps = ended.data["steps"]
     assert f"{ended.meta.intent_id}  {ended.data['outcome']}" in shown
     for step in steps:
-        assert f"{step['tool']}  {step['state']}  transaction {step['transaction_id']}" in shown
+        assert f"{step['tool']}  {step['state']}  #{step['transaction_id']}" in shown
         assert f"key {step['step_key']}" in shown
     assert "charge_id=" + steps[0]["output"]["charge_id"] in shown
     assert "payout_id=" + steps[1]["output"]["payout_id"] in shown
