@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 from pydantic import BaseModel
 from temporalio import workflow
 from temporalio.common import RawValue, RetryPolicy, SearchAttributeKey, SearchAttributePair
-from temporalio.exceptions import ActivityError, ApplicationError, CancelledError
+from temporalio.exceptions import ActivityError, ApplicationError
 from temporalio.exceptions import TimeoutError as TemporalTimeoutError
 
 from contracts import saga
@@ -62,7 +62,6 @@ class IntentWorkflow(Growing):
         """
         self._request = read(request)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._executing: set[workflow.ActivityHandle[Any]] = set()
         self._bug: BaseException | None = None
         self._finish: do.Finish | None = None
         self._refused: Counter[str] = Counter()
@@ -106,7 +105,6 @@ class IntentWorkflow(Growing):
         """Feed one event to the reducer; synchronous, so that nothing comes between state and commands."""
         self._state, commands = advance(self._state, event)
         self._emit(commands)
-        self._stop_waiting()
         if self._state.stage in (Stage.AWAITING_APPROVAL, Stage.OPEN, Stage.PARKED):
             self._show(self._state)
 
@@ -123,14 +121,6 @@ class IntentWorkflow(Growing):
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._bug = error
-
-    def _stop_waiting(self) -> None:
-        """Once the saga turns back, try no step again that waits for its next attempt; one that runs is awaited."""
-        state = self._state
-        turns_back = state.stage is Stage.FORWARD and state.cause is not Cause.NONE and not state.past_pivot
-        if turns_back and self._executing and workflow.patched("stop waiting"):
-            for handle in self._executing:
-                handle.cancel()
 
     async def _do(self, command: do.Command) -> None:
         """Carry out one command and feed back what came of it."""
@@ -302,28 +292,24 @@ class IntentWorkflow(Growing):
                     raise refused from None
             else:
                 return local
-        handle: workflow.ActivityHandle[T] = workflow.start_activity(
-            name,
-            request,
-            result_type=gives,
-            start_to_close_timeout=timedelta(seconds=seconds_of(step)) if step else ORDINARY_SECONDS,
-            schedule_to_close_timeout=within,
-            cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
-            retry_policy=RetryPolicy(
-                initial_interval=timedelta(milliseconds=500),
-                maximum_interval=interval_max,
-                maximum_attempts=attempts_max,
-                non_retryable_error_types=[Reason.RATE_LIMITED.value] if step and step.is_remote else None,
-            ),
-        )
-        if isinstance(request, saga.StepCall):
-            self._executing.add(handle)
         try:
-            return await handle
+            ordinary: T = await workflow.execute_activity(
+                name,
+                request,
+                result_type=gives,
+                start_to_close_timeout=timedelta(seconds=seconds_of(step)) if step else ORDINARY_SECONDS,
+                schedule_to_close_timeout=within,
+                retry_policy=RetryPolicy(
+                    initial_interval=timedelta(milliseconds=500),
+                    maximum_interval=interval_max,
+                    maximum_attempts=attempts_max,
+                    non_retryable_error_types=[Reason.RATE_LIMITED.value] if step and step.is_remote else None,
+                ),
+            )
         except (ActivityError, ApplicationError) as error:
             raise refusal_of(error) from None
-        finally:
-            self._executing.discard(handle)
+        else:
+            return ordinary
 
     @property
     def _is_duplicate(self) -> bool:
@@ -409,8 +395,6 @@ def refusal_of(error: ActivityError | ApplicationError) -> SagaError:
             refused.info = ErrorInfo.model_validate(details)
             return refused
         return SagaError(Reason(cause.type), cause.message)
-    if isinstance(cause, CancelledError):
-        return SagaError(Reason.DEPENDENCY_DOWN, "The intent was stopped before the activity was tried again.")
     if isinstance(cause, TemporalTimeoutError):
         return SagaError(Reason.DEPENDENCY_DOWN, "The activity did not answer in time.")
     return SagaError(Reason.INTERNAL, "The activity failed in a way it has no reason for.")

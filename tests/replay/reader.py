@@ -147,7 +147,6 @@ class Reader:
                 Kind.EVENT_TYPE_ACTIVITY_TASK_COMPLETED
                 | Kind.EVENT_TYPE_ACTIVITY_TASK_FAILED
                 | Kind.EVENT_TYPE_ACTIVITY_TASK_TIMED_OUT
-                | Kind.EVENT_TYPE_ACTIVITY_TASK_CANCELED
             ):
                 self._ordinary(event)
             case _:
@@ -203,8 +202,6 @@ class Reader:
 
     def _local(self, event: HistoryEvent) -> None:
         marker = event.marker_recorded_event_attributes
-        if marker.marker_name == "core_patch":
-            return
         assert marker.marker_name == "core_local_activity", marker.marker_name
         name = _json(marker.details["data"])["activity_type"]
         error = _error_of(marker.failure) if marker.HasField("failure") else None
@@ -235,10 +232,6 @@ class Reader:
                 failed = event.activity_task_failed_event_attributes
                 call = self._calls[failed.scheduled_event_id]
                 self._answered(call.name, call.step_id, None, _error_of(failed.failure))
-            case Kind.EVENT_TYPE_ACTIVITY_TASK_CANCELED:
-                call = self._calls[event.activity_task_canceled_event_attributes.scheduled_event_id]
-                self.read.features.add("stopped between attempts")
-                self._answered(call.name, call.step_id, None, SagaError(Reason.DEPENDENCY_DOWN, "stopped").info)
             case _:
                 late = event.activity_task_timed_out_event_attributes
                 call = self._calls[late.scheduled_event_id]

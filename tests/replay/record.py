@@ -282,24 +282,6 @@ async def compensated_cancelled_by_temporal(sagas: Sagas) -> Handle:
     return handle
 
 
-async def _waits(handle: Handle) -> bool:
-    """Tell whether an activity waits for its next attempt."""
-    described = (await handle.describe()).raw_description
-    return any(one.HasField("last_failure") for one in described.pending_activities)
-
-
-@scene
-async def compensated_stopped_between_attempts(sagas: Sagas) -> Handle:
-    """A step only waits for its next attempt when the saga is cancelled."""
-    sagas.behaviour.fail("b", *_hiccups(9))
-    handle = await sagas.start(request(note("a"), note("b")))
-    while not await _waits(handle):  # noqa: ASYNC110 - only Temporal knows
-        await asyncio.sleep(0.02)
-    await sagas.update(handle, "cancel", cancellation())
-    await sagas.result(handle)
-    return handle
-
-
 @scene
 async def compensated_denied(sagas: Sagas) -> Handle:
     """A no after a yes that was not spent."""

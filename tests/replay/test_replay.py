@@ -52,7 +52,6 @@ WAYS = {
     "cancel by signal",
     "cancel by temporal",
     "fallback to an ordinary activity",
-    "stopped between attempts",
 }
 
 

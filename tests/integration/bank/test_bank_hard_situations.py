@@ -369,24 +369,6 @@ async def test_f33_a_retry_after_of_thirty_years_is_five_minutes(at: Trial, said
     assert [entry for entry in at.bank.entries() if entry["key"] == row["remote_key"]] == []
 
 
-@pytest.mark.situation(8, "F33")
-@pytest.mark.parametrize("step", [charge(), payout()], ids=["charge", "payout"])
-async def test_8_a_cancel_does_not_wait_for_the_next_attempt_of_what_was_never_sent(
-    at: Trial, step: dict[str, Any]
-) -> None:
-    at.bank.switch("too_many", times=None, retry_after="300")
-    handle = await at.sagas.start(request(note("first"), step))
-    await sent(at, handle, step["step_id"], "NOT_LANDED")
-    await next_attempt(handle)
-
-    async with asyncio.timeout(20):
-        ended = await cancelled(at, handle)
-
-    assert outcome(ended) == ("COMPENSATED", "cancelled")
-    assert at.booked(ended) == []
-    at.agree(ended)
-
-
 # Authority: whose cards, accounts and payees
 
 
