@@ -93,6 +93,7 @@ async def test_killed_while_the_courier_has_the_request_a_step_lands_once(
     assert sendings(posted)["execute a"] == ("LANDED", 1 if landed else 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("landed", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["landed", "not landed"])
 async def test_killed_while_the_courier_has_a_fallback_it_lands_once_and_its_step_never(
     delivering: World, office: Courier, *, landed: bool

@@ -126,6 +126,7 @@ async def servers(world: World) -> AsyncIterator[None]:
     world.stack.start_temporal()
 
 
+@pytest.mark.slow
 async def test_temporal_dies_under_sagas_at_every_point(world: World) -> None:
     await world.start_worker()
     waiting_account = world.account()
@@ -175,6 +176,7 @@ async def test_everything_dies_at_once_and_comes_back(world: World) -> None:
     await check_all(held)
 
 
+@pytest.mark.slow
 async def test_what_people_said_counts_though_all_that_heard_it_is_dead(world: World) -> None:
     """Temporal keeps an update that no worker has answered in memory only; the tables keep what was decided."""
     worker = await world.start_worker()

@@ -80,6 +80,7 @@ def test_a_gated_intent_is_listed_explained_and_approved(shell: Shell) -> None:
     assert show.data["outcome"] == "COMMITTED"
 
 
+@pytest.mark.slow
 def test_a_bound_amount_is_announced_and_its_own_card_is_approved(shell: Shell) -> None:
     amount = {"$fn": "min_cents", "of": [{"$from": "read.available_cents"}, GATED_CENTS]}
     intent = json.loads(freeze_and_debit(session(), amount_cents=1))
@@ -108,6 +109,7 @@ def test_a_bound_amount_is_announced_and_its_own_card_is_approved(shell: Shell) 
     assert show.data["outcome"] == "COMMITTED"
 
 
+@pytest.mark.slow
 def test_a_denied_intent_ends_and_comes_too_late_for_an_approval(shell: Shell) -> None:
     intent_id = shell.posted(amount_cents=GATED_CENTS).intent_id
 
@@ -139,6 +141,7 @@ def test_a_dry_run_writes_nothing_and_tells_what_admission_would_say(shell: Shel
     assert (refused.exit_code, "OBJECT_NOT_FOUND" in refused.errors) == (1, True)
 
 
+@pytest.mark.slow
 def test_a_dry_run_shows_its_proof_as_text_table_and_pictures(shell: Shell, tmp_path: Path) -> None:
     body, drawn = freeze_and_debit(session()), tmp_path / "plan.svg"
 
@@ -163,6 +166,7 @@ def test_a_dry_run_shows_its_proof_as_text_table_and_pictures(shell: Shell, tmp_
     assert nowhere.exit_code == 2
 
 
+@pytest.mark.slow
 def test_an_open_intent_is_aborted_and_tells_what_comes_too_late(shell: Shell) -> None:
     chat = session()
     opened = shell.run("intent", "open", "trip", "--session", chat, "--json")
@@ -330,6 +334,7 @@ def test_up_gives_every_command_its_servers_and_down_takes_them_away(stack: Loca
     assert (nothing.exit_code, nothing.output) == (0, "nothing was running\n")
 
 
+@pytest.mark.slow
 def test_unlock_takes_an_object_from_its_holder_and_who_waited_goes_on(shell: Shell) -> None:
     shell.sql("select ledger.open_account('A20000001', 'demo-bank', 'anna', 'CURRENT', 'EUR')")
     holder = shell.posted(amount_cents=GATED_CENTS).intent_id

@@ -467,6 +467,7 @@ async def test_the_bytes_of_all_updates_are_bounded_and_commit_still_comes_throu
     assert (await intent.commit()).outcome == "COMMITTED"
 
 
+@pytest.mark.slow
 async def test_adds_wait_in_a_bounded_queue_that_leaves_room_to_stop_the_intent(sagas: Sagas) -> None:
     intent = await opened(sagas)
     gate = sagas.behaviour.hold("n0")

@@ -353,6 +353,7 @@ def test_up_outlives_its_command_and_may_be_repeated_and_down_ends_exactly_that(
     bystander.wait()
 
 
+@pytest.mark.slow
 @pytest.mark.servers
 @pytest.mark.usefixtures("sleeping_worker")
 def test_up_repairs_what_died_and_keeps_what_runs(settings: Settings) -> None:
@@ -388,6 +389,7 @@ def test_up_on_a_port_in_use_says_which_variable_to_set(settings: Settings) -> N
             LocalStack.up(settings)
 
 
+@pytest.mark.slow
 @pytest.mark.servers
 @pytest.mark.usefixtures("sleeping_worker")
 def test_up_on_a_bank_port_in_use_says_which_variable_to_set(settings: Settings) -> None:
